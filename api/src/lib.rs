@@ -1,0 +1,1 @@
+//! Envoy's protobuf vocabulary and the one loader of configuration.
