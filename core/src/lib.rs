@@ -1,1 +1,28 @@
-//! The shared words of nuncio.
+//! The shared words of nuncio: traits and value types that two rooms or more need.
+//!
+//! Nothing here opens a socket, reads a file, spawns a task or keeps global state; the
+//! rooms above (`discovery`, `healthcheck`, `authz`, `proxy`) do that and speak to each
+//! other in these words.
+//!
+//! - [`net`]: addresses, CIDR ranges, the byte stream of a connection, what is known of it
+//! - [`http`]: heads with their header maps, body chunks, local replies, the filter traits
+//! - [`stream_info`]: the record of one stream, response flags
+//! - [`access_log`]: what a log writer is told
+//! - [`upstream`]: hosts, host sets, cluster facts, the calls other rooms may make
+//! - [`extension`]: what a factory and a worker hand to those they make
+//! - [`metadata`]: structured metadata of hosts, routes and streams
+//! - [`time`], [`random`]: the wall clock and chance, handed in
+//! - [`error`]: configuration errors and `bug!`
+//!
+//! Direction: everything imports `api` at most.
+
+pub mod access_log;
+pub mod error;
+pub mod extension;
+pub mod http;
+pub mod metadata;
+pub mod net;
+pub mod random;
+pub mod stream_info;
+pub mod time;
+pub mod upstream;

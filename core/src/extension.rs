@@ -1,0 +1,40 @@
+//! What extensions are handed: on the main thread when a configuration is read, on a worker when
+//! an instance is made.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::error::ConfigError;
+use crate::random::Rng;
+use crate::time::WallClock;
+use crate::upstream::AsyncClient;
+
+/// One worker's belongings, as far as rooms below `proxy` may use them. `!Send`, like all that is
+/// made from it.
+#[derive(Clone)]
+pub struct WorkerContext {
+    /// 0, 1, … for `wrk:0`, `wrk:1`, …; `None` on the main thread.
+    pub index: Option<u32>,
+    pub rng: Rng,
+    pub clock: WallClock,
+    /// Calls to named clusters from this thread.
+    pub client: Rc<dyn AsyncClient>,
+}
+
+/// What a factory is told while a configuration is read, on the main thread.
+pub struct FactoryContext<'a> {
+    /// Where the object's statistics begin, e.g. `http.ingress.`.
+    pub stat_prefix: &'a str,
+    /// Whether a cluster of that name is configured now.
+    pub has_cluster: &'a dyn Fn(&str) -> bool,
+    /// What the operator should hear although it is not an error.
+    pub warnings: &'a RefCell<Vec<ConfigError>>,
+    pub node: &'a Arc<nuncio_api::pb::envoy::config::core::v3::Node>,
+}
+
+impl FactoryContext<'_> {
+    pub fn warn(&self, path: impl Into<String>, reason: impl Into<String>) {
+        self.warnings.borrow_mut().push(ConfigError::new(path, reason));
+    }
+}

@@ -1,0 +1,16 @@
+//! HTTP as the rooms see it: heads, body chunks, local replies, and the filter traits.
+
+pub mod body;
+pub mod filter;
+pub mod head;
+pub mod header_map;
+pub mod local_reply;
+
+pub use body::{Chunk, Framing};
+pub use filter::{
+    DecodeFilter, EncodeFilter, FilterHalves, HttpFilter, HttpFilterFactory, Outcome, RouteView, Step, StreamControl,
+    StreamState, Verdict,
+};
+pub use head::{RequestHead, ResponseHead, Version};
+pub use header_map::HeaderMap;
+pub use local_reply::LocalReply;

@@ -1,0 +1,13 @@
+//! Words about connections: addresses, ranges, the byte stream, what is known of a connection.
+
+pub mod address;
+pub mod cidr;
+pub mod connect;
+pub mod connection;
+pub mod io;
+
+pub use address::Address;
+pub use cidr::CidrRange;
+pub use connect::{Accept, Connect, ConnectOptions, Connected};
+pub use connection::{ConnectionInfo, TlsInfo};
+pub use io::{Io, Stream};

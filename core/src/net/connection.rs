@@ -1,0 +1,97 @@
+//! What is known of a downstream connection, from accept to close.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use super::Address;
+use crate::metadata::Metadata;
+use crate::stream_info::FilterState;
+
+/// Facts of one connection. Shared (by `Rc`) between the connection and its streams on the
+/// worker that accepted it; listener filters complete it before any filter chain is chosen.
+#[derive(Debug)]
+pub struct ConnectionInfo {
+    /// Process-wide number, from 1; Envoy's `%CONNECTION_ID%`.
+    pub id: u64,
+    /// The peer as the connection's source is understood now (PROXY protocol may restore it).
+    pub remote: Address,
+    /// The socket's own peer.
+    pub direct_remote: Address,
+    /// Where the connection was meant for; differs from the socket when `local_restored`.
+    pub local: Address,
+    /// The address the socket was accepted on.
+    pub direct_local: Address,
+    /// A listener filter (original_dst, proxy_protocol) restored `local`.
+    pub local_restored: bool,
+    pub requested_server_name: Option<Arc<str>>,
+    pub application_protocols: Vec<Vec<u8>>,
+    /// `tls`, `raw_buffer`, or empty while nobody looked.
+    pub transport_protocol: &'static str,
+    pub tls: Option<TlsInfo>,
+    /// Why the connection ended, if we ended it: `%CONNECTION_TERMINATION_DETAILS%`.
+    pub termination_details: RefCell<Option<String>>,
+    /// `%DOWNSTREAM_TRANSPORT_FAILURE_REASON%`.
+    pub transport_failure: RefCell<Option<String>>,
+    pub bytes_received: Cell<u64>,
+    pub bytes_sent: Cell<u64>,
+    pub metadata: RefCell<Metadata>,
+    pub filter_state: RefCell<FilterState>,
+}
+
+impl ConnectionInfo {
+    pub fn new(id: u64, remote: Address, local: Address) -> Self {
+        Self {
+            id,
+            direct_remote: remote.clone(),
+            remote,
+            direct_local: local.clone(),
+            local,
+            local_restored: false,
+            requested_server_name: None,
+            application_protocols: Vec::new(),
+            transport_protocol: "",
+            tls: None,
+            termination_details: RefCell::default(),
+            transport_failure: RefCell::default(),
+            bytes_received: Cell::new(0),
+            bytes_sent: Cell::new(0),
+            metadata: RefCell::default(),
+            filter_state: RefCell::default(),
+        }
+    }
+}
+
+/// What a finished TLS handshake tells.
+#[derive(Debug, Clone, Default)]
+pub struct TlsInfo {
+    pub version: &'static str,
+    pub cipher: &'static str,
+    pub server_name: Option<Arc<str>>,
+    pub alpn: Option<Arc<str>>,
+    /// The peer sent a certificate and it passed every configured check.
+    pub peer_validated: bool,
+    pub peer: Option<Arc<PeerCertificate>>,
+    pub local: Option<Arc<PeerCertificate>>,
+    pub session_id: Option<String>,
+}
+
+/// The names and prints of a certificate, read once per handshake.
+#[derive(Debug, Clone, Default)]
+pub struct PeerCertificate {
+    pub subject: String,
+    pub issuer: String,
+    pub serial: String,
+    pub sha256: String,
+    pub sha1: String,
+    pub uri_sans: Vec<String>,
+    pub dns_sans: Vec<String>,
+    pub ip_sans: Vec<String>,
+    pub email_sans: Vec<String>,
+    pub not_before: i64,
+    pub not_after: i64,
+    /// The leaf and the chain, each URL-encoded PEM as Envoy writes it.
+    pub pem: String,
+    pub chain_pem: String,
+    /// SHA-256 of the chain's certificates in order.
+    pub chain_sha256: Vec<String>,
+}

@@ -1,0 +1,262 @@
+//! The record of one stream: what access logs, formatters and filters read and write.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::time::Instant;
+
+use crate::http::Version;
+use crate::metadata::Metadata;
+use crate::net::Address;
+use crate::upstream::{ClusterInfo, Host};
+
+macro_rules! response_flags {
+    ($($(#[$doc:meta])* $name:ident $short:literal $long:literal,)*) => {
+        /// Why a response is not simply the upstream's. In Envoy's bit order.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum ResponseFlag { $($(#[$doc])* $name,)* }
+
+        impl ResponseFlag {
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The code in access logs, e.g. `UH`.
+            pub fn short(self) -> &'static str { match self { $(Self::$name => $short,)* } }
+
+            /// `%RESPONSE_FLAGS_LONG%`.
+            pub fn long(self) -> &'static str { match self { $(Self::$name => $long,)* } }
+
+            pub fn from_short(text: &str) -> Option<Self> { match text { $($short => Some(Self::$name),)* _ => None } }
+        }
+    };
+}
+
+response_flags! {
+    FailedLocalHealthCheck "LH" "FailedLocalHealthCheck",
+    NoHealthyUpstream "UH" "NoHealthyUpstream",
+    UpstreamRequestTimeout "UT" "UpstreamRequestTimeout",
+    LocalReset "LR" "LocalReset",
+    UpstreamRemoteReset "UR" "UpstreamRemoteReset",
+    UpstreamConnectionFailure "UF" "UpstreamConnectionFailure",
+    UpstreamConnectionTermination "UC" "UpstreamConnectionTermination",
+    UpstreamOverflow "UO" "UpstreamOverflow",
+    NoRouteFound "NR" "NoRouteFound",
+    DelayInjected "DI" "DelayInjected",
+    FaultInjected "FI" "FaultInjected",
+    RateLimited "RL" "RateLimited",
+    UnauthorizedExternalService "UAEX" "UnauthorizedExternalService",
+    RateLimitServiceError "RLSE" "RateLimitServiceError",
+    DownstreamConnectionTermination "DC" "DownstreamConnectionTermination",
+    UpstreamRetryLimitExceeded "URX" "UpstreamRetryLimitExceeded",
+    StreamIdleTimeout "SI" "StreamIdleTimeout",
+    InvalidEnvoyRequestHeaders "IH" "InvalidEnvoyRequestHeaders",
+    DownstreamProtocolError "DPE" "DownstreamProtocolError",
+    UpstreamMaxStreamDurationReached "UMSDR" "UpstreamMaxStreamDurationReached",
+    ResponseFromCacheFilter "RFCF" "ResponseFromCacheFilter",
+    NoFilterConfigFound "NFCF" "NoFilterConfigFound",
+    DurationTimeout "DT" "DurationTimeout",
+    UpstreamProtocolError "UPE" "UpstreamProtocolError",
+    NoClusterFound "NC" "NoClusterFound",
+    OverloadManagerTerminated "OM" "OverloadManagerTerminated",
+    DnsResolutionFailed "DF" "DnsResolutionFailed",
+    DropOverload "DO" "DropOverload",
+    DownstreamRemoteReset "DR" "DownstreamRemoteReset",
+    UnconditionalDropOverload "UDO" "UnconditionalDropOverload",
+}
+
+/// A set of [`ResponseFlag`]s. Prints comma-joined in bit order, or `-`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResponseFlags(u64);
+
+impl ResponseFlags {
+    pub fn insert(&mut self, flag: ResponseFlag) {
+        self.0 |= 1 << flag as u8;
+    }
+
+    pub fn contains(self, flag: ResponseFlag) -> bool {
+        self.0 & (1 << flag as u8) != 0
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = ResponseFlag> {
+        ResponseFlag::ALL.iter().copied().filter(move |f| self.contains(*f))
+    }
+}
+
+impl fmt::Display for ResponseFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("-");
+        }
+        for (i, flag) in self.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            f.write_str(flag.short())?;
+        }
+        Ok(())
+    }
+}
+
+/// Typed objects that filters leave for others under a name.
+#[derive(Default)]
+pub struct FilterState(Vec<(String, Arc<dyn FilterStateObject>)>);
+
+/// One such object. `text` is what logs and matchers see.
+pub trait FilterStateObject: Any {
+    fn text(&self) -> Option<String>;
+}
+
+impl FilterStateObject for String {
+    fn text(&self) -> Option<String> {
+        Some(self.clone())
+    }
+}
+
+impl FilterState {
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn FilterStateObject>> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, o)| o)
+    }
+
+    pub fn set(&mut self, name: &str, object: Arc<dyn FilterStateObject>) {
+        match self.0.iter_mut().find(|(n, _)| n == name) {
+            Some((_, o)) => *o = object,
+            None => self.0.push((name.to_owned(), object)),
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for FilterState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(n, _)| n)).finish()
+    }
+}
+
+/// Moments of a stream, all on the monotonic clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Timings {
+    pub last_downstream_rx: Option<Instant>,
+    pub first_upstream_tx: Option<Instant>,
+    pub last_upstream_tx: Option<Instant>,
+    pub first_upstream_rx: Option<Instant>,
+    pub last_upstream_rx: Option<Instant>,
+    pub first_downstream_tx: Option<Instant>,
+    pub last_downstream_tx: Option<Instant>,
+    /// The upstream connection of this stream was asked for / was ready.
+    pub upstream_connect_start: Option<Instant>,
+    pub upstream_connect_end: Option<Instant>,
+    pub end: Option<Instant>,
+}
+
+/// Everything that is known of a stream (or of a TCP session).
+#[derive(Debug)]
+pub struct StreamInfo {
+    pub start_wall: SystemTime,
+    pub start: Instant,
+    /// Number of this stream in the process; ext_authz' request id.
+    pub stream_id: u64,
+    pub protocol: Option<Version>,
+    pub response_code: Option<u16>,
+    pub response_code_details: Option<Cow<'static, str>>,
+    pub flags: ResponseFlags,
+    /// Body bytes from and to the client.
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    /// Header bytes as counted by Envoy's `%DOWNSTREAM_HEADER_BYTES_…%`; wire bytes include framing.
+    pub downstream_header_bytes_received: u64,
+    pub downstream_header_bytes_sent: u64,
+    pub downstream_wire_bytes_received: u64,
+    pub downstream_wire_bytes_sent: u64,
+    pub upstream_header_bytes_received: u64,
+    pub upstream_header_bytes_sent: u64,
+    pub upstream_wire_bytes_received: u64,
+    pub upstream_wire_bytes_sent: u64,
+    pub timings: Timings,
+    pub attempt_count: u32,
+    pub upstream_host: Option<Arc<Host>>,
+    pub upstream_cluster: Option<Arc<ClusterInfo>>,
+    pub upstream_local_address: Option<Address>,
+    pub upstream_connection_id: Option<u64>,
+    pub upstream_protocol: Option<Version>,
+    pub upstream_transport_failure: Option<Cow<'static, str>>,
+    pub route_name: Option<Arc<str>>,
+    pub virtual_host_name: Option<Arc<str>>,
+    pub virtual_cluster_name: Option<Arc<str>>,
+    pub filter_chain_name: Option<Arc<str>>,
+    /// A health check, by the health_check filter: filters of logs ask.
+    pub is_health_check: bool,
+    pub dynamic_metadata: Metadata,
+    pub filter_state: FilterState,
+}
+
+impl StreamInfo {
+    pub fn new(start_wall: SystemTime, start: Instant) -> Self {
+        Self {
+            start_wall,
+            start,
+            stream_id: 0,
+            protocol: None,
+            response_code: None,
+            response_code_details: None,
+            flags: ResponseFlags::default(),
+            bytes_received: 0,
+            bytes_sent: 0,
+            downstream_header_bytes_received: 0,
+            downstream_header_bytes_sent: 0,
+            downstream_wire_bytes_received: 0,
+            downstream_wire_bytes_sent: 0,
+            upstream_header_bytes_received: 0,
+            upstream_header_bytes_sent: 0,
+            upstream_wire_bytes_received: 0,
+            upstream_wire_bytes_sent: 0,
+            timings: Timings::default(),
+            attempt_count: 0,
+            upstream_host: None,
+            upstream_cluster: None,
+            upstream_local_address: None,
+            upstream_connection_id: None,
+            upstream_protocol: None,
+            upstream_transport_failure: None,
+            route_name: None,
+            virtual_host_name: None,
+            virtual_cluster_name: None,
+            filter_chain_name: None,
+            is_health_check: false,
+            dynamic_metadata: Metadata::default(),
+            filter_state: FilterState::default(),
+        }
+    }
+
+    pub fn set_details(&mut self, details: impl Into<Cow<'static, str>>) {
+        self.response_code_details = Some(details.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_print_in_bit_order_whatever_the_order_of_insertion() {
+        let mut flags = ResponseFlags::default();
+        assert_eq!(flags.to_string(), "-");
+        flags.insert(ResponseFlag::UpstreamRetryLimitExceeded);
+        flags.insert(ResponseFlag::UpstreamConnectionFailure);
+        assert_eq!(flags.to_string(), "UF,URX");
+        assert_eq!(ResponseFlag::from_short("UAEX"), Some(ResponseFlag::UnauthorizedExternalService));
+    }
+}

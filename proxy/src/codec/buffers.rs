@@ -1,0 +1,66 @@
+//! Buffers that a worker lends to whoever reads or writes right now, so that idle connections
+//! hold none and the hot path allocates none.
+//!
+//! Buffers are taken and given back, never borrowed across a poll: a filter's future may do
+//! HTTP/1 of its own inside the same poll and then takes a second one.
+
+use std::cell::RefCell;
+
+/// Large enough that a 64 KiB body passes in one read (measured: 16, 64, 128 KiB took the 64 KiB
+/// download from 59 to 39 to 35 µs).
+pub const SCRATCH_SIZE: usize = 128 * 1024;
+
+/// Above this a returned buffer is freed rather than kept.
+const KEEP_CAPACITY: usize = 64 * 1024;
+const KEEP_COUNT: usize = 64;
+
+/// A worker's free lists.
+#[derive(Default)]
+pub struct Buffers {
+    scratch: RefCell<Vec<Box<[u8]>>>,
+    vectors: RefCell<Vec<Vec<u8>>>,
+}
+
+impl Buffers {
+    /// A read buffer of [`SCRATCH_SIZE`]. Its content is whatever the last user left.
+    pub fn take_scratch(&self) -> Box<[u8]> {
+        self.scratch.borrow_mut().pop().unwrap_or_else(|| vec![0; SCRATCH_SIZE].into_boxed_slice())
+    }
+
+    pub fn give_scratch(&self, buffer: Box<[u8]>) {
+        let mut list = self.scratch.borrow_mut();
+        if list.len() < 4 {
+            list.push(buffer);
+        }
+    }
+
+    /// An empty vector for output or carried-over input.
+    pub fn take(&self) -> Vec<u8> {
+        self.vectors.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub fn give(&self, mut buffer: Vec<u8>) {
+        if buffer.capacity() == 0 || buffer.capacity() > KEEP_CAPACITY {
+            return;
+        }
+        let mut list = self.vectors.borrow_mut();
+        if list.len() < KEEP_COUNT {
+            buffer.clear();
+            list.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_huge_buffer_is_not_kept() {
+        let buffers = Buffers::default();
+        buffers.give(Vec::with_capacity(KEEP_CAPACITY + 1));
+        assert_eq!(buffers.take().capacity(), 0);
+        buffers.give(Vec::with_capacity(100));
+        assert_eq!(buffers.take().capacity(), 100);
+    }
+}
