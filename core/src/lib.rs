@@ -8,6 +8,7 @@
 //! - [`http`]: heads with their header maps, body chunks, local replies, the filter traits
 //! - [`stream_info`]: the record of one stream, response flags
 //! - [`access_log`]: what a log writer is told
+//! - [`stats`]: counters, gauges and histograms: written by one worker without a lock, summed by main
 //! - [`upstream`]: hosts, host sets, cluster facts, the calls other rooms may make
 //! - [`extension`]: what a factory and a worker hand to those they make
 //! - [`metadata`]: structured metadata of hosts, routes and streams
@@ -23,6 +24,7 @@ pub mod http;
 pub mod metadata;
 pub mod net;
 pub mod random;
+pub mod stats;
 pub mod stream_info;
 pub mod time;
 pub mod upstream;
