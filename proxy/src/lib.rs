@@ -2,10 +2,18 @@
 //!
 //! Layers, lowest first; a layer imports only what stands above it in this list:
 //!
+//! - [`version`]: which build this is
+//! - [`logging`]: the proxy's own log
 //! - [`codec`]: HTTP connections as our own types
 //! - [`upstream`]: clusters, balancers, pools
 //! - [`network`]: what a connection's bytes are handed to
+//! - [`server`]: what it is asked to do, main and worker threads
+//! - [`cli`]: the command line
 
+pub mod cli;
 pub mod codec;
+pub mod logging;
 pub mod network;
+pub mod server;
 pub mod upstream;
+pub mod version;

@@ -1,1 +1,19 @@
-fn main() {}
+//! The `nuncio` binary: what the command line asks for.
+
+use std::process::ExitCode;
+
+use nuncio::cli::{self, Request};
+use nuncio::logging;
+
+fn main() -> ExitCode {
+    let options = match cli::parse(std::env::args_os()) {
+        Ok(Request::Serve(options)) => options,
+        Ok(Request::Command(command)) => match command {},
+        Err(code) => return code,
+    };
+    logging::init(&options.logging());
+    for warning in &options.warnings {
+        tracing::warn!(target: "main", "{warning}");
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,253 @@
+//! The pattern of a log line, in the language of `--log-format` (spdlog's).
+//!
+//! A pattern is read once into pieces. `%` and a letter is a field, optionally with a width between them (`%8l` is
+//! right-aligned, `%-8l` left-aligned, `%=8l` centred); an unknown field is kept as text, as spdlog does.
+//! Envoy's own `%_` and `%j` write the message with line breaks, or all that JSON forbids, as escapes.
+//! `%t` is the thread's name, which says more than the number that Envoy has there.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::Level;
+
+/// What one line is made of.
+pub(super) struct Line<'a> {
+    pub(super) since_epoch: Duration,
+    pub(super) thread: &'a str,
+    pub(super) level: Level,
+    pub(super) logger: &'a str,
+    pub(super) file: &'a str,
+    pub(super) line: u32,
+    pub(super) module: &'a str,
+    pub(super) message: &'a str,
+    /// Each with a blank before it.
+    pub(super) fields: &'a str,
+}
+
+pub(super) struct Pattern {
+    pieces: Vec<Piece>,
+    escaped: bool,
+}
+
+enum Piece {
+    Text(String),
+    Field { letter: char, pad: Pad, width: usize },
+}
+
+#[derive(Clone, Copy)]
+enum Pad {
+    Left,
+    Right,
+    Both,
+}
+
+/// No wider than this: spdlog's own limit.
+const WIDEST: usize = 64;
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+
+// === impl Pattern ===
+
+impl Pattern {
+    pub(super) fn new(text: &str, escaped: bool) -> Pattern {
+        let mut pieces = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('%') {
+            plain.push_str(&rest[..at]);
+            let mut after = &rest[at + 1..];
+            let pad = match after.chars().next() {
+                Some('-') => Pad::Right,
+                Some('=') => Pad::Both,
+                _ => Pad::Left,
+            };
+            if !matches!(pad, Pad::Left) {
+                after = &after[1..];
+            }
+            let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            let width = after[..digits].parse().unwrap_or(0).min(WIDEST);
+            let letter = after[digits..].chars().next();
+            let Some(letter) = letter else {
+                plain.push('%');
+                rest = &rest[at + 1..];
+                continue;
+            };
+            rest = &after[digits + letter.len_utf8()..];
+            match letter {
+                '%' => plain.push('%'),
+                // Colours, which a log in a file or a pipe does not have.
+                '^' | '$' => {}
+                _ => {
+                    if !plain.is_empty() {
+                        pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                    }
+                    pieces.push(Piece::Field { letter, pad, width });
+                }
+            }
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() {
+            pieces.push(Piece::Text(plain));
+        }
+        Pattern { pieces, escaped }
+    }
+
+    pub(super) fn render(&self, line: &Line<'_>, out: &mut String) {
+        let date = Date::new(line.since_epoch);
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => out.push_str(text),
+                Piece::Field { letter, pad, width } => {
+                    let from = out.len();
+                    // Writing to a String cannot fail.
+                    let _ = self.field(*letter, line, &date, out);
+                    align(out, from, *pad, *width);
+                }
+            }
+        }
+    }
+
+    fn field(&self, letter: char, line: &Line<'_>, date: &Date, out: &mut String) -> std::fmt::Result {
+        match letter {
+            'v' => {
+                for part in [line.message, line.fields] {
+                    if self.escaped { escape(part, false, out) } else { out.push_str(part) }
+                }
+            }
+            '_' => [line.message, line.fields].iter().for_each(|part| escape(part, false, out)),
+            'j' => [line.message, line.fields].iter().for_each(|part| escape(part, true, out)),
+            't' => out.push_str(line.thread),
+            'P' => write!(out, "{}", std::process::id())?,
+            'n' => out.push_str(line.logger),
+            'l' => out.push_str(line.level.name()),
+            'L' => out.push_str(&line.level.name()[..1].to_ascii_uppercase()),
+            'g' => out.push_str(line.file),
+            's' => out.push_str(line.file.rsplit('/').next().unwrap_or_default()),
+            '#' => write!(out, "{}", line.line)?,
+            '@' => write!(out, "{}:{}", line.file, line.line)?,
+            '!' => out.push_str(line.module),
+            _ => date.field(letter, out)?,
+        }
+        Ok(())
+    }
+}
+
+/// Puts blanks around what was written from `from` on.
+fn align(out: &mut String, from: usize, pad: Pad, width: usize) {
+    let have = out[from..].chars().count();
+    let Some(missing) = width.checked_sub(have).filter(|missing| *missing > 0) else { return };
+    let before = match pad {
+        Pad::Left => missing,
+        Pad::Right => 0,
+        Pad::Both => missing / 2,
+    };
+    out.insert_str(from, &" ".repeat(before));
+    out.push_str(&" ".repeat(missing - before));
+}
+
+/// C-style escapes; with `json` also the quotes that would end a string.
+fn escape(text: &str, json: bool, out: &mut String) {
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\'' if !json => out.push_str("\\'"),
+            c if c.is_control() => {
+                let _ =
+                    if json { write!(out, "\\u{:04x}", u32::from(c)) } else { write!(out, "\\x{:02x}", u32::from(c)) };
+            }
+            c => out.push(c),
+        }
+    }
+}
+
+/// A moment of the proleptic Gregorian calendar, UTC.
+struct Date {
+    year: u64,
+    month: usize,
+    day: u64,
+    weekday: usize,
+    hour: u64,
+    minute: u64,
+    second: u64,
+    since_epoch: Duration,
+}
+
+// === impl Date ===
+
+impl Date {
+    fn new(since_epoch: Duration) -> Date {
+        let seconds = since_epoch.as_secs();
+        let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
+        // Years are counted from March, so that the leap day is the last of its year.
+        let shifted = days + 719_468;
+        let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted_month = (5 * day_of_year + 2) / 153;
+        let month = if shifted_month < 10 { shifted_month + 2 } else { shifted_month - 10 } as usize;
+        Date {
+            year: year_of_era + era * 400 + u64::from(month < 2),
+            month,
+            day: day_of_year - (153 * shifted_month + 2) / 5 + 1,
+            weekday: ((days + 4) % 7) as usize,
+            hour: second_of_day / 3_600,
+            minute: second_of_day / 60 % 60,
+            second: second_of_day % 60,
+            since_epoch,
+        }
+    }
+
+    fn field(&self, letter: char, out: &mut String) -> std::fmt::Result {
+        let Date { year, day, hour, minute, second, .. } = *self;
+        let month = self.month + 1;
+        let half = if hour < 12 { "AM" } else { "PM" };
+        let hour12 = (hour + 11) % 12 + 1;
+        let (month_name, day_name) = (MONTHS[self.month], DAYS[self.weekday]);
+        match letter {
+            'Y' => write!(out, "{year}"),
+            'C' => write!(out, "{:02}", year % 100),
+            'm' => write!(out, "{month:02}"),
+            'd' => write!(out, "{day:02}"),
+            'H' => write!(out, "{hour:02}"),
+            'I' => write!(out, "{hour12:02}"),
+            'M' => write!(out, "{minute:02}"),
+            'S' => write!(out, "{second:02}"),
+            'e' => write!(out, "{:03}", self.since_epoch.subsec_millis()),
+            'f' => write!(out, "{:06}", self.since_epoch.subsec_micros()),
+            'F' => write!(out, "{:09}", self.since_epoch.subsec_nanos()),
+            'E' => write!(out, "{}", self.since_epoch.as_secs()),
+            'p' => out.write_str(half),
+            'T' | 'X' => write!(out, "{hour:02}:{minute:02}:{second:02}"),
+            'R' => write!(out, "{hour:02}:{minute:02}"),
+            'r' => write!(out, "{hour12:02}:{minute:02}:{second:02} {half}"),
+            'D' | 'x' => write!(out, "{month:02}/{day:02}/{:02}", year % 100),
+            'a' => out.write_str(&day_name[..3]),
+            'A' => out.write_str(day_name),
+            'b' | 'h' => out.write_str(&month_name[..3]),
+            'B' => out.write_str(month_name),
+            'c' => {
+                write!(out, "{} {} {day} {hour:02}:{minute:02}:{second:02} {year}", &day_name[..3], &month_name[..3])
+            }
+            'z' => out.write_str("+00:00"),
+            other => write!(out, "%{other}"),
+        }
+    }
+}
