@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::error::ConfigError;
 use crate::random::Rng;
+use crate::stats::{Scope, ScopeId, Store, WorkerStats};
 use crate::time::WallClock;
 use crate::upstream::AsyncClient;
 
@@ -18,6 +19,8 @@ pub struct WorkerContext {
     pub index: Option<u32>,
     pub rng: Rng,
     pub clock: WallClock,
+    /// Where this thread's objects count.
+    pub stats: Rc<WorkerStats>,
     /// Calls to named clusters from this thread.
     pub client: Rc<dyn AsyncClient>,
 }
@@ -31,10 +34,21 @@ pub struct FactoryContext<'a> {
     /// What the operator should hear although it is not an error.
     pub warnings: &'a RefCell<Vec<ConfigError>>,
     pub node: &'a Arc<nuncio_api::pb::envoy::config::core::v3::Node>,
+    pub stats: &'a RefCell<Store>,
+    /// The scopes made by [`FactoryContext::scope`], which the owner of the configuration (a
+    /// listener, a cluster) releases when it is gone.
+    pub scopes: &'a RefCell<Vec<ScopeId>>,
 }
 
 impl FactoryContext<'_> {
     pub fn warn(&self, path: impl Into<String>, reason: impl Into<String>) {
         self.warnings.borrow_mut().push(ConfigError::new(path, reason));
+    }
+
+    /// The scope of that kind and name, held for as long as the configuration that is being read.
+    pub fn scope(&self, kind: &'static Scope, name: &Arc<str>) -> ScopeId {
+        let id = self.stats.borrow_mut().scope(kind, name);
+        self.scopes.borrow_mut().push(id);
+        id
     }
 }

@@ -1,12 +1,20 @@
 //! Network filters: what a connection's bytes are handed to.
 //!
-//! Three forms, in this order: protobuf message → [`NetworkFilterConfig`] (checked once on main,
-//! shared) → [`NetworkFilter`] (one per worker) → a task per connection.
+//! Four forms, in this order: protobuf message → [`NetworkFilterConfig`] (checked once on main by
+//! the [`NetworkFilterFactory`], shared) → [`NetworkFilter`] (one per filter chain and worker) → a
+//! task per connection.
 
+use std::any::Any;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use nuncio_core::error::ConfigError;
+use nuncio_core::extension::FactoryContext;
+use nuncio_core::metadata::Metadata;
 use nuncio_core::net::{ConnectionInfo, Io};
+use tokio::task::AbortHandle;
 
+use crate::lifecycle::Drain;
 use crate::upstream::Worker;
 
 /// An accepted connection on its way to the filter that will own it.
@@ -15,17 +23,80 @@ pub struct Connection {
     pub info: Rc<ConnectionInfo>,
     /// Bytes that listener filters read already.
     pub preread: Vec<u8>,
+    /// Whether the listener wants its connections to end.
+    pub drain: Rc<Drain>,
     /// Whatever must live as long as the connection: gauges, connection permits.
-    pub guards: Box<dyn std::any::Any>,
+    pub guards: Box<dyn Any>,
 }
 
-/// A terminal network filter on one worker.
+/// What a listener tells the filters of its chains; Envoy's noun.
+#[derive(Debug)]
+pub struct ListenerInfo {
+    pub name: String,
+    /// Its name in statistics: the `stat_prefix`, else the first address.
+    pub stat_name: Arc<str>,
+    /// `per_connection_buffer_limit_bytes`, 1 MiB unless set.
+    pub buffer_limit: u32,
+    pub direction: TrafficDirection,
+    pub metadata: Metadata,
+}
+
+/// `core.v3.TrafficDirection`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TrafficDirection {
+    #[default]
+    Unspecified,
+    Inbound,
+    Outbound,
+}
+
+/// A terminal network filter of one filter chain, on one worker.
 pub trait NetworkFilter {
-    /// Takes the connection over; spawns its task on this worker.
-    fn serve(&self, connection: Connection);
+    /// Takes the connection over: spawns its task by [`Worker::spawn`]. The handle is for the
+    /// listener, which ends what outlives its draining; dropping the task must leave nothing
+    /// behind, and logs what it would have logged.
+    fn serve(&self, connection: Connection) -> AbortHandle;
 }
 
 /// The checked configuration of a terminal network filter.
 pub trait NetworkFilterConfig: Send + Sync {
     fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn NetworkFilter>;
+}
+
+/// Reads the configuration of one kind of network filter.
+pub trait NetworkFilterFactory: Send + Sync {
+    /// Envoy's canonical name, e.g. `envoy.filters.network.tcp_proxy`.
+    fn name(&self) -> &'static str;
+
+    /// The full name of its configuration message, e.g.
+    /// `envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy`.
+    fn message(&self) -> &'static str;
+
+    /// `config` is that message, encoded; its annotations were checked by the loader. Paths of
+    /// errors are relative to it.
+    fn check(
+        &self,
+        config: &[u8],
+        listener: &Arc<ListenerInfo>,
+        context: &FactoryContext<'_>,
+    ) -> Result<Arc<dyn NetworkFilterConfig>, Vec<ConfigError>>;
+}
+
+/// Every network filter that the binary has, by the name of its message.
+pub struct NetworkFilters(Vec<Box<dyn NetworkFilterFactory>>);
+
+impl NetworkFilters {
+    pub fn new(factories: Vec<Box<dyn NetworkFilterFactory>>) -> Self {
+        Self(factories)
+    }
+
+    /// By `@type`, as Envoy does: the `name` of a filter in a chain is only a label.
+    pub fn find(&self, type_url: &str) -> Option<&dyn NetworkFilterFactory> {
+        let message = type_url.rsplit('/').next().unwrap_or(type_url);
+        self.iter().find(|f| f.message() == message)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &dyn NetworkFilterFactory> {
+        self.0.iter().map(AsRef::as_ref)
+    }
 }
