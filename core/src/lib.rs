@@ -11,7 +11,9 @@
 //! - [`stats`]: counters, gauges and histograms: written by one worker without a lock, summed by main
 //! - [`upstream`]: hosts, host sets, cluster facts, the calls other rooms may make
 //! - [`extension`]: what a factory and a worker hand to those they make
+//! - [`matcher`]: tests of strings, headers, paths, addresses, metadata
 //! - [`metadata`]: structured metadata of hosts, routes and streams
+//! - [`runtime`]: flags an operator may set, with their defaults
 //! - [`time`], [`random`]: the wall clock and chance, handed in
 //! - [`error`]: configuration errors and `bug!`
 //!
@@ -21,9 +23,11 @@ pub mod access_log;
 pub mod error;
 pub mod extension;
 pub mod http;
+pub mod matcher;
 pub mod metadata;
 pub mod net;
 pub mod random;
+pub mod runtime;
 pub mod stats;
 pub mod stream_info;
 pub mod time;

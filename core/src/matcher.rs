@@ -1,0 +1,27 @@
+//! Matchers: what routes, RBAC policies, access logs and filters ask of strings, headers, paths,
+//! addresses and metadata. Each is compiled once from its Envoy message and then looks at bytes,
+//! so that a value which is not UTF-8 is never skipped.
+//!
+//! - [`string`]: exact, prefix, suffix, contains, regex
+//! - [`regex`]: RE2's dialect on a linear-time engine, full match, substitution
+//! - [`header`], [`query`], [`path`]: parts of a request head
+//! - [`cidr`]: lists of address ranges
+//! - [`value`], [`metadata`]: structured metadata and filter state
+
+pub mod cidr;
+pub mod header;
+pub mod metadata;
+pub mod path;
+pub mod query;
+pub mod regex;
+pub mod string;
+pub mod value;
+
+pub use cidr::CidrList;
+pub use header::HeaderMatcher;
+pub use metadata::{FilterStateMatcher, MetadataMatcher};
+pub use path::PathMatcher;
+pub use query::{QueryParameterMatcher, query_parameter};
+pub use regex::{Regex, RegexRewrite};
+pub use string::StringMatcher;
+pub use value::ValueMatcher;

@@ -1,0 +1,104 @@
+//! Runtime flags as their readers see them: a key that an operator may have set, and a default.
+
+use nuncio_api::pb::envoy::config::core::v3 as pb;
+use nuncio_api::pb::envoy::r#type::v3::{self as type_pb, fractional_percent::DenominatorType};
+
+/// Where the values of runtime keys come from. Must be cheap: it is asked on the request path.
+pub trait Runtime {
+    /// A plain number is hundredths, as Envoy takes it.
+    fn fraction(&self, key: &str) -> Option<FractionalPercent>;
+    fn integer(&self, key: &str) -> Option<u64>;
+}
+
+/// No layer says anything: every key has its default.
+pub struct NoRuntime;
+
+impl Runtime for NoRuntime {
+    fn fraction(&self, _key: &str) -> Option<FractionalPercent> {
+        None
+    }
+
+    fn integer(&self, _key: &str) -> Option<u64> {
+        None
+    }
+}
+
+/// `numerator` of `denominator` (100, 10,000 or 1,000,000).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FractionalPercent {
+    pub numerator: u32,
+    pub denominator: u32,
+}
+
+impl FractionalPercent {
+    pub const ALL: Self = Self { numerator: 100, denominator: 100 };
+
+    pub fn from_proto(message: &type_pb::FractionalPercent) -> Self {
+        let denominator = match message.denominator() {
+            DenominatorType::Hundred => 100,
+            DenominatorType::TenThousand => 10_000,
+            DenominatorType::Million => 1_000_000,
+        };
+        Self { numerator: message.numerator, denominator }
+    }
+
+    /// Whether a stream with this random number belongs to the fraction.
+    pub fn includes(self, random: u64) -> bool {
+        random % u64::from(self.denominator) < u64::from(self.numerator)
+    }
+}
+
+/// `core.v3.RuntimeFractionalPercent`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeFraction {
+    default: FractionalPercent,
+    key: Box<str>,
+}
+
+impl RuntimeFraction {
+    pub fn from_proto(message: &pb::RuntimeFractionalPercent) -> Self {
+        let none = FractionalPercent { numerator: 0, denominator: 100 };
+        Self {
+            default: message.default_value.as_ref().map_or(none, FractionalPercent::from_proto),
+            key: message.runtime_key.as_str().into(),
+        }
+    }
+
+    pub fn enabled(&self, runtime: &dyn Runtime, random: u64) -> bool {
+        let set = if self.key.is_empty() { None } else { runtime.fraction(&self.key) };
+        set.unwrap_or(self.default).includes(random)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixed(u32);
+
+    impl Runtime for Fixed {
+        fn fraction(&self, key: &str) -> Option<FractionalPercent> {
+            (key == "k").then_some(FractionalPercent { numerator: self.0, denominator: 100 })
+        }
+
+        fn integer(&self, _key: &str) -> Option<u64> {
+            None
+        }
+    }
+
+    #[test]
+    fn the_key_beats_the_default_and_the_random_number_decides() {
+        let half = type_pb::FractionalPercent { numerator: 50, denominator: DenominatorType::Hundred.into() };
+        let of = |key: &str| {
+            RuntimeFraction::from_proto(&pb::RuntimeFractionalPercent {
+                default_value: Some(half),
+                runtime_key: key.into(),
+            })
+        };
+        assert!(of("").enabled(&Fixed(0), 149));
+        assert!(!of("").enabled(&Fixed(0), 150));
+        assert!(!of("k").enabled(&Fixed(0), 0));
+        assert!(of("k").enabled(&Fixed(100), 99));
+        assert!(of("other").enabled(&Fixed(0), 0));
+    }
+}
