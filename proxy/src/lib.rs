@@ -5,6 +5,7 @@
 //! - [`version`]: which build this is
 //! - [`logging`]: the proxy's own log
 //! - [`lifecycle`]: the state of the server and of its draining
+//! - [`net`]: sockets
 //! - [`codec`]: HTTP connections as our own types
 //! - [`upstream`]: clusters, balancers, pools
 //! - [`network`]: what a connection's bytes are handed to
@@ -15,6 +16,7 @@ pub mod cli;
 pub mod codec;
 pub mod lifecycle;
 pub mod logging;
+pub mod net;
 pub mod network;
 pub mod server;
 pub mod upstream;

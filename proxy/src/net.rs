@@ -1,0 +1,19 @@
+//! Sockets: the only room that opens, binds and connects them.
+//!
+//! - [`options`]: what `socket_options`, `tcp_keepalive` and addresses of configuration mean
+//! - [`bind`]: listening sockets, one for each worker or one shared
+//! - [`accept`]: a listening socket on a worker
+//! - [`connect`]: outgoing connections
+//! - [`limits`]: how many descriptors there are, and how many are kept back
+//! - [`sys`]: the system calls no crate wraps
+
+pub mod accept;
+pub mod bind;
+pub mod connect;
+pub mod limits;
+pub mod options;
+pub mod sys;
+
+pub use accept::Acceptor;
+pub use bind::{BindOptions, BoundAddress, ListeningSocket};
+pub use connect::Sockets;
