@@ -1,2 +1,41 @@
 //! Envoy's protobuf vocabulary and the one loader of configuration.
+//!
+//! - `read` — YAML and JSON text → tree with line and column
+//! - `encode` — tree → encoded message, by descriptors
+//! - `walk` — the checks over an encoded message: annotations (`rules`), what is not implemented ([`support`]), unknown
+//!   and deprecated fields
+//! - [`load`] — a file → checked messages, all errors at once
+//! - [`any`] — type URL → message
+//! - [`wire`] — cutting encoded messages without decoding them
+//! - [`diag`] — file:line:column, field path, nearest name
+//! - [`pool`] — the descriptors; `shape` — a message type compiled from them
+//! - [`pb`] — the generated types; no other crate names `envoy-types`
+//!
+//! Text flows downwards through this list and ends as bytes; consumers decode the bytes, one resource at a time.
+
+pub mod any;
+pub mod diag;
+mod encode;
+pub mod load;
+#[cfg(test)]
+mod newer;
+pub mod pool;
+mod read;
+mod rules;
+mod shape;
+pub mod support;
+pub mod unknown;
+mod walk;
+pub mod wire;
+
+pub use any::{pack, unpack};
+pub use diag::{ConfigError, Diagnostic, Severity};
 pub use envoy_types::pb;
+pub use load::{
+    Checked, Checks, Element, LoadOptions, LoadedBootstrap, Positions, Source, check_bytes, load_bootstrap,
+    load_message,
+};
+pub use prost;
+pub use read::{Format, ReadLimits};
+pub use support::Support;
+pub use unknown::UnknownFields;

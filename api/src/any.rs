@@ -1,0 +1,97 @@
+//! `google.protobuf.Any`: from a type URL to the message it names, and to the typed message that a consumer wants.
+
+use prost::{Message, Name};
+use prost_reflect::MessageDescriptor;
+
+use crate::diag::{ConfigError, Findings, Path, Severity, nearest};
+use crate::encode::{Encoder, Whole};
+use crate::pb::google::protobuf::{Any, Struct};
+use crate::pool::{self, TYPED_STRUCTS};
+use crate::read::{ReadLimits, tree_of_struct};
+use crate::shape::shape;
+use crate::unknown::UnknownFields;
+
+/// What comes after the last slash of a type URL.
+pub fn type_name(url: &str) -> &str {
+    url.rsplit_once('/').map_or(url, |(_, name)| name)
+}
+
+/// The typed message in `any`, which must be a `T`.
+pub fn unpack<T: Message + Name + Default>(any: &Any) -> Result<T, ConfigError> {
+    if TYPED_STRUCTS.contains(&type_name(&any.type_url)) {
+        let (desc, bytes) =
+            open_typed_struct(&any.value, UnknownFields::Ignore).map_err(|text| ConfigError::new("", text))?;
+        let inner = Any { type_url: format!("type.googleapis.com/{}", desc.full_name()), value: bytes };
+        return unpack(&inner);
+    }
+    if type_name(&any.type_url) != T::full_name() {
+        return Err(ConfigError::new(
+            "",
+            format!("expected a {}, found a {}", T::full_name(), type_name(&any.type_url)),
+        ));
+    }
+    decode(&any.value)
+}
+
+/// Decodes checked bytes. They can still be nested too deeply for the decoder.
+pub fn decode<T: Message + Name + Default>(bytes: &[u8]) -> Result<T, ConfigError> {
+    T::decode(bytes).map_err(|e| ConfigError::new("", format!("cannot be decoded as {}: {e}", T::full_name())))
+}
+
+/// An `Any` of a message.
+pub fn pack<T: Message + Name>(message: &T) -> Any {
+    Any { type_url: T::type_url(), value: message.encode_to_vec() }
+}
+
+/// The descriptor that a type URL names, or a sentence.
+pub(crate) fn descriptor(url: &str) -> Result<MessageDescriptor, String> {
+    let name = type_name(url);
+    let shown: String = name.chars().take(160).collect();
+    if url.find('/').is_none_or(|at| at == 0) {
+        return Err(format!("unknown @type `{shown}`: write it as `type.googleapis.com/{shown}`"));
+    }
+    if let Some(found) = pool::message(name) {
+        return Ok(found);
+    }
+    if pool::NEWER_MESSAGES.contains(&name) {
+        return Err(format!("unsupported type: {shown} is not implemented"));
+    }
+    // The nearest name takes milliseconds to find among 1,500: only now, when the load has failed.
+    let messages: Vec<_> = pool::pool().all_messages().filter(|m| !m.is_map_entry()).collect();
+    let names = || messages.iter().map(|m| m.full_name());
+    let same_ending = |candidate: &&str| {
+        let last = |n: &str| n.rsplit('.').next().map(str::to_owned);
+        last(candidate) == last(name)
+    };
+    let near = nearest(name, names()).or_else(|| names().find(same_ending));
+    Err(match near {
+        Some(near) => format!("unknown @type `{shown}`, did you mean `{near}`?"),
+        None => format!("unknown @type `{shown}`"),
+    })
+}
+
+/// A `TypedStruct` that came encoded: the message it names, encoded.
+pub(crate) fn open_typed_struct(bytes: &[u8], unknown: UnknownFields) -> Result<(MessageDescriptor, Vec<u8>), String> {
+    let typed = TypedStruct::decode(bytes).map_err(|e| format!("TypedStruct: {e}"))?;
+    let desc = descriptor(&typed.type_url)?;
+    let mut out = Vec::new();
+    if let Some(value) = &typed.value {
+        let tree = tree_of_struct(value, &ReadLimits::default())?;
+        let mut findings = Findings::default();
+        let mut encoder = Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut Whole };
+        encoder.message(tree.root(), shape(&desc), &Path::Root(""), &mut out);
+        if let Some(first) = findings.list.iter().find(|f| f.severity == Severity::Error) {
+            return Err(ConfigError::new(first.path.clone(), first.text.clone()).to_string());
+        }
+    }
+    Ok((desc, out))
+}
+
+/// `xds.type.v3.TypedStruct`, which the package does not have.
+#[derive(Clone, PartialEq, Message)]
+struct TypedStruct {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(message, optional, tag = "2")]
+    value: Option<Struct>,
+}
