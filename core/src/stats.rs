@@ -30,7 +30,7 @@ pub use list::{Counter, Descriptor, Gauge, Histogram, Kind, List, Scope, Shape, 
 pub use list::{gauges_before, histograms_in, lowercase, slot_of};
 pub use sparse::Sparse;
 pub use store::{ScopeId, Store, sanitize};
-pub use view::{HistogramValue, ScopeView, Value, View};
+pub use view::{Address, HistogramValue, ScopeView, Value, View};
 
 #[cfg(test)]
 mod tests;

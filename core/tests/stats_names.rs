@@ -36,7 +36,7 @@ fn lists_have_the_names_and_kinds_of_envoy() {
     for scope in store.view().scopes() {
         let mut prefix = String::new();
         scope.write_prefix(&mut prefix);
-        scope.visit(&mut |list, stat, value| {
+        scope.visit(&mut |_, list, stat, value| {
             let kind = match value {
                 Value::Counter { .. } => "counter",
                 Value::Gauge { .. } => "gauge",

@@ -88,8 +88,10 @@ impl Bucket {
         Self { lower: scaled(digits as f64), width: scaled(1.0) }
     }
 
+    /// The value that is wrong by the same factor at both edges.
     fn middle(&self) -> f64 {
-        self.lower + self.width / 2.0
+        let upper = self.lower + self.width;
+        if upper == 0.0 { 0.0 } else { 2.0 * self.lower * upper / (self.lower + upper) }
     }
 }
 
@@ -153,20 +155,26 @@ impl Buckets<'_> {
         Some(quantiles)
     }
 
-    /// The sum of all values, each taken as the middle of its bucket.
+    /// The sum of all values, each taken as the harmonic middle of its bucket.
     pub fn sum(&self) -> f64 {
         self.iter().map(|(bucket, n)| bucket.middle() * n as f64).sum()
     }
 
-    /// How many values lie at or below each bound. A bucket counts where it lies whole below.
-    pub fn cumulative(&self, bounds: &[f64]) -> Vec<u64> {
+    /// How many values lie up to each bound and above the one before. A bucket counts as a whole where its lower edge
+    /// lies: 120 to 130 is up to 120, as Envoy has it.
+    pub fn disjoint(&self, bounds: &[f64]) -> Vec<u64> {
         let mut counts = vec![0u64; bounds.len()];
         for (bucket, n) in self.iter() {
-            let at = bounds.partition_point(|bound| bucket.lower + bucket.width > *bound && bucket.lower != *bound);
-            if let Some(count) = counts.get_mut(at) {
+            if let Some(count) = counts.get_mut(bounds.partition_point(|bound| *bound < bucket.lower)) {
                 *count += n;
             }
         }
+        counts
+    }
+
+    /// How many values lie up to each bound.
+    pub fn cumulative(&self, bounds: &[f64]) -> Vec<u64> {
+        let mut counts = self.disjoint(bounds);
         let mut sum = 0;
         for count in &mut counts {
             sum += *count;

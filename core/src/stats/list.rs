@@ -50,7 +50,7 @@ pub struct Descriptor {
     pub shape: Shape,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// Declared names; `words` in a block, of which the last marks the gauges that were used, if there are gauges.
     Declared { stats: &'static [Stat], words: u16, histograms: u16, gauges: u16 },
@@ -68,6 +68,13 @@ impl Descriptor {
         match self.shape {
             Shape::Declared { stats, .. } => stats,
             Shape::Codes { .. } => &[],
+        }
+    }
+
+    pub(super) fn words(&self) -> u16 {
+        match self.shape {
+            Shape::Declared { words, .. } => words,
+            Shape::Codes { .. } => 0,
         }
     }
 }

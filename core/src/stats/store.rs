@@ -7,7 +7,7 @@ use super::block::{self, Line};
 use super::codes::CodeBlock;
 use super::handle::{Birth, Born, WorkerStats};
 use super::histogram::HistogramBlock;
-use super::list::{Descriptor, Kind, Scope, Shape, Unit};
+use super::list::{Descriptor, Kind, Scope, Shape};
 use super::sparse::Sparse;
 use super::view::{ScopeView, View};
 use std::cell::RefCell;
@@ -94,8 +94,7 @@ pub(super) struct HistogramState {
 
 /// As Envoy writes dynamic parts of names: a colon would end the name in `/stats`.
 pub fn sanitize(name: &str) -> String {
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let name = name.strip_prefix('.').unwrap_or(name);
+    let name = name.trim_end_matches('.');
     name.replace("://", "_").replace(":/", "_").replace([':', '\0'], "_")
 }
 
@@ -472,13 +471,5 @@ impl HistogramState {
         self.interval = sum.since(&self.cumulative);
         self.seen = sum.total();
         self.cumulative = sum;
-    }
-}
-
-/// For the view.
-pub(super) fn unit_of(kind: Kind) -> Unit {
-    match kind {
-        Kind::Histogram(unit) => unit,
-        Kind::Counter | Kind::Gauge => Unit::Unspecified,
     }
 }

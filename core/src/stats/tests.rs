@@ -31,7 +31,7 @@ fn store_with_rex() -> (Store, ScopeId, Rc<WorkerStats>) {
 fn histogram(store: &mut Store, name: &str) -> (Sparse, Sparse) {
     let mut found = None;
     for scope in store.view().scopes() {
-        scope.visit(&mut |list, stat, value| {
+        scope.visit(&mut |_, list, stat, value| {
             if let Value::Histogram(histogram) = value
                 && list.is_empty()
                 && stat == name
@@ -51,7 +51,7 @@ fn an_unborn_list_reads_as_zeros_and_unused() {
     assert_eq!(store.value("dog.rex.puppy.cats.seen"), Some(0));
     assert_eq!(store.value("dog.rex.meows"), None);
     let view = store.view();
-    view.scopes()[0].visit(&mut |_, _, value| {
+    view.scopes()[0].visit(&mut |_, _, _, value| {
         assert!(matches!(
             value,
             Value::Counter { used: false, .. } | Value::Gauge { used: false, .. } | Value::Histogram(_)
@@ -95,7 +95,7 @@ fn a_gauge_that_is_zero_again_counts_as_used() {
     drop(stats);
     store.flush();
     let mut used = Vec::new();
-    store.view().scopes()[0].visit(&mut |list, name, value| {
+    store.view().scopes()[0].visit(&mut |_, list, name, value| {
         if let Value::Counter { used: true, .. } | Value::Gauge { used: true, .. } = value {
             used.push(format!("{list}{name}"));
         }
@@ -220,7 +220,7 @@ fn a_shared_scope_lives_until_its_last_holder() {
 #[test]
 fn names_are_sanitized_as_envoy_does() {
     for (name, clean) in
-        [("a:b", "a_b"), ("http://x", "http_x"), ("a:/b", "a_b"), (".a.b.", "a.b"), ("[::1]:80", "[__1]_80")]
+        [("a:b", "a_b"), ("http://x", "http_x"), ("a:/b", "a_b"), ("a.b..", "a.b"), ("[::1]:80", "[__1]_80")]
     {
         assert_eq!(sanitize(name), clean, "{name}");
     }
@@ -236,7 +236,7 @@ fn texts_and_names_made_at_run_time_are_listed() {
     sleeping.sub(1);
     assert_eq!(store.value("dog.rex.sleeping"), Some(1));
     let mut texts = Vec::new();
-    store.view().scopes()[0].visit(&mut |_, name, value| {
+    store.view().scopes()[0].visit(&mut |_, _, name, value| {
         if let Value::Text(text) = value {
             texts.push(format!("{name}={text}"));
         }
@@ -261,6 +261,20 @@ fn quantiles_are_those_of_envoy() {
         [1.0142857142857142, 1.0285714285714285, 1.042857142857143, 1.0714285714285714, 1.0857142857142856]
     );
     assert_eq!(QUANTILES.len(), six.len());
+}
+
+/// Envoy 1.40 was given request bodies of these sizes; these are its answers.
+#[test]
+fn buckets_and_sums_are_those_of_envoy() {
+    let block = HistogramBlock::default();
+    let sizes = [0, 0, 0, 0, 0, 0, 5, 5, 5, 7, 18, 121, 122, 123, 124, 125, 126, 127, 128, 129, 1000, 1001];
+    sizes.iter().for_each(|size| block.record(*size));
+    let mut counts = Sparse::new();
+    block.sum_into(&mut counts);
+    let buckets = Buckets { counts: &counts, unit: Unit::Bytes };
+    assert_eq!(buckets.cumulative(&[120.0, 125.0, 130.0, 1000.0]), [20, 20, 20, 22]);
+    assert_eq!(buckets.disjoint(&[120.0, 125.0, 130.0, 1000.0]), [20, 0, 0, 2]);
+    assert_eq!(buckets.sum(), 3_259.122_741_966_138);
 }
 
 #[test]
@@ -353,6 +367,26 @@ fn a_view_keeps_reading_after_its_scope_is_gone() {
     store.release(rex);
     stats.inc(BARKS);
     assert_eq!(view.value("dog.rex.barks"), Some(3));
+}
+
+#[test]
+fn each_address_leads_to_the_stat_that_was_visited() {
+    let (mut store, rex, worker) = store_with_rex();
+    let codes = CodeStats::new(&worker, rex, Codes::External);
+    codes.charge(418);
+    Stats::<Dog>::under(&worker, rex, 1).inc(BARKS);
+    let _named = worker.named(rex, "tricks", Kind::Counter);
+    store.set_text(rex, "motto", Some(Arc::from("woof")));
+    let view = store.view();
+    let scope = &view.scopes()[0];
+    let mut visited = Vec::new();
+    scope.visit(&mut |at, list, name, value| visited.push((at, format!("{list}{name} {value:?}"))));
+    assert_eq!(visited.len(), 12 + 3 + 2);
+    for (at, expected) in visited {
+        let mut found = Vec::new();
+        scope.visit_one(at, &mut |list, name, value| found.push(format!("{list}{name} {value:?}")));
+        assert_eq!(found, [expected]);
+    }
 }
 
 #[test]

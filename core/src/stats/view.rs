@@ -2,9 +2,9 @@
 
 use super::codes;
 use super::histogram::Buckets;
-use super::list::{Descriptor, Kind, Scope, Shape};
+use super::list::{Descriptor, Kind, Scope, Shape, Stat};
 use super::sparse::Sparse;
-use super::store::{Declared, Entries, State, codes_sum, unit_of};
+use super::store::{Declared, Entries, Named, State, codes_sum};
 use std::sync::Arc;
 
 /// A reading of all stats.
@@ -50,7 +50,7 @@ impl View {
             prefix.clear();
             scope.write_prefix(&mut prefix);
             let Some(rest) = name.strip_prefix(prefix.as_str()) else { continue };
-            scope.visit(&mut |list, stat, value| {
+            scope.visit(&mut |_, list, stat, value| {
                 if rest.strip_prefix(list) == Some(stat)
                     && let Value::Counter { value, .. } | Value::Gauge { value, .. } = value
                 {
@@ -81,76 +81,135 @@ impl ScopeView {
         }
     }
 
-    /// Calls with each stat: its list's prefix, its name, its value. In no order.
-    pub fn visit(&self, visitor: &mut dyn FnMut(&str, &str, Value<'_>)) {
-        let lists = self.entries.as_ref().map_or(&[][..], |entries| &entries.lists);
-        for list in self.kind.lists.iter().flat_map(|descriptors| descriptors()) {
-            if !lists.iter().any(|entry| entry.list.is(list)) {
-                visit_unborn(list, visitor);
-            }
-        }
-        for entry in lists {
-            visit_state(entry.list, &entry.state, visitor);
+    /// Calls with each stat: where it is, its list's prefix, its name, its value. In no order.
+    pub fn visit<'v>(&'v self, visitor: &mut dyn FnMut(Address, &str, &str, Value<'v>)) {
+        for (number, (list, state)) in self.lists().enumerate() {
+            visit_list(number as u16, list, state, visitor);
         }
         let Some(entries) = &self.entries else { return };
-        for named in &entries.named {
-            let value = named.value();
-            let value = match named.kind {
-                Kind::Gauge => Value::Gauge { value, used: true },
-                _ => Value::Counter { value, used: true },
-            };
-            visitor("", &named.name, value);
+        for (index, named) in entries.named.iter().enumerate() {
+            visitor(Address { list: NAMED, index: index as u16 }, "", &named.name, named_value(named));
         }
-        for (name, text) in &entries.texts {
-            visitor("", name, Value::Text(text));
+        for (index, (name, text)) in entries.texts.iter().enumerate() {
+            visitor(Address { list: TEXTS, index: index as u16 }, "", name, Value::Text(text));
         }
+    }
+
+    /// The one stat at an address that `visit` gave, as `visit` would give it.
+    pub fn visit_one<'v>(&'v self, at: Address, visitor: &mut dyn FnMut(&str, &str, Value<'v>)) {
+        let index = usize::from(at.index);
+        match (at.list, &self.entries) {
+            (NAMED, Some(entries)) => {
+                let named = &entries.named[index];
+                visitor("", &named.name, named_value(named));
+            }
+            (TEXTS, Some(entries)) => {
+                let (name, text) = &entries.texts[index];
+                visitor("", name, Value::Text(text));
+            }
+            (number, _) => {
+                let Some((list, state)) = self.lists().nth(number.into()) else { return };
+                match state {
+                    Some(State::Codes { blocks, retired }) => {
+                        let mut name = String::new();
+                        codes::write_name(at.index, &mut name);
+                        let value = codes_sum(blocks, retired).get(at.index);
+                        visitor(list.prefix, &name, Value::Counter { value, used: true });
+                    }
+                    Some(State::Declared(declared)) => {
+                        let stat = &list.stats()[index];
+                        visitor(list.prefix, stat.name, declared_value(list, stat, declared));
+                    }
+                    None => visit_list(number, list, None, &mut |address, prefix, name, value| {
+                        if address == at {
+                            visitor(prefix, name, value);
+                        }
+                    }),
+                }
+            }
+        }
+    }
+
+    /// The lists of the kind, born or not, and then what else was born.
+    fn lists(&self) -> impl Iterator<Item = (&'static Descriptor, Option<&State>)> {
+        let entries = self.entries.as_ref().map_or(&[][..], |entries| &entries.lists);
+        let of_kind = self.kind.lists.iter().flat_map(|descriptors| descriptors());
+        let of_kind =
+            of_kind.map(|list| (list, entries.iter().find(|entry| entry.list.is(list)).map(|entry| &entry.state)));
+        let others = entries.iter().filter(|entry| {
+            !self.kind.lists.iter().flat_map(|descriptors| descriptors()).any(|list| entry.list.is(list))
+        });
+        of_kind.chain(others.map(|entry| (entry.list, Some(&entry.state))))
     }
 }
 
-fn visit_unborn(list: &Descriptor, visitor: &mut dyn FnMut(&str, &str, Value<'_>)) {
+/// Where a stat is in its [`ScopeView`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Address {
+    list: u16,
+    index: u16,
+}
+
+const NAMED: u16 = u16::MAX - 1;
+const TEXTS: u16 = u16::MAX;
+
+fn named_value(named: &Named) -> Value<'static> {
+    let value = named.value();
+    match named.kind {
+        Kind::Gauge => Value::Gauge { value, used: true },
+        _ => Value::Counter { value, used: true },
+    }
+}
+
+fn visit_list<'v>(
+    number: u16,
+    list: &'static Descriptor,
+    state: Option<&'v State>,
+    visitor: &mut dyn FnMut(Address, &str, &str, Value<'v>),
+) {
     static UNBORN: Declared = Declared::unborn();
-    match list.shape {
-        Shape::Declared { .. } => visit_declared(list, &UNBORN, visitor),
-        Shape::Codes { completed: true } => {
-            visitor(list.prefix, "upstream_rq_completed", Value::Counter { value: 0, used: false });
-        }
-        Shape::Codes { completed: false } => {}
-    }
-}
-
-fn visit_state(list: &Descriptor, state: &State, visitor: &mut dyn FnMut(&str, &str, Value<'_>)) {
-    match state {
-        State::Declared(declared) => visit_declared(list, declared, visitor),
-        State::Codes { blocks, retired } => {
+    let address = |index| Address { list: number, index };
+    match (list.shape, state) {
+        (_, Some(State::Codes { blocks, retired })) => {
             let mut name = String::new();
             for (key, value) in codes_sum(blocks, retired).iter() {
                 name.clear();
                 codes::write_name(key, &mut name);
-                visitor(list.prefix, &name, Value::Counter { value, used: true });
+                visitor(address(key), list.prefix, &name, Value::Counter { value, used: true });
+            }
+        }
+        (Shape::Declared { stats, .. }, state) => {
+            let declared = match state {
+                Some(State::Declared(declared)) => declared,
+                _ => &UNBORN,
+            };
+            for (index, stat) in stats.iter().enumerate() {
+                visitor(address(index as u16), list.prefix, stat.name, declared_value(list, stat, declared));
+            }
+        }
+        (Shape::Codes { completed }, _) => {
+            if completed {
+                let value = Value::Counter { value: 0, used: false };
+                visitor(address(codes::COMPLETED), list.prefix, "upstream_rq_completed", value);
             }
         }
     }
 }
 
-fn visit_declared(list: &Descriptor, declared: &Declared, visitor: &mut dyn FnMut(&str, &str, Value<'_>)) {
+fn declared_value<'v>(list: &Descriptor, stat: &Stat, declared: &'v Declared) -> Value<'v> {
     static NOTHING: Sparse = Sparse::new();
-    let Shape::Declared { stats, words, .. } = list.shape else { return };
-    for stat in stats {
-        let word = usize::from(stat.slot);
-        let value = match stat.kind {
-            Kind::Counter => Value::Counter { value: declared.value(word), used: declared.used(word) },
-            Kind::Gauge => Value::Gauge { value: declared.value(word), used: declared.touched(words, stat.bit) },
-            Kind::Histogram(_) => {
-                let state = declared.histograms.get(word);
-                let (cumulative, interval) =
-                    state.map_or((&NOTHING, &NOTHING), |state| (&state.cumulative, &state.interval));
-                let unit = unit_of(stat.kind);
-                Value::Histogram(HistogramValue {
-                    cumulative: Buckets { counts: cumulative, unit },
-                    interval: Buckets { counts: interval, unit },
-                })
-            }
-        };
-        visitor(list.prefix, stat.name, value);
+    let word = usize::from(stat.slot);
+    match stat.kind {
+        Kind::Counter => Value::Counter { value: declared.value(word), used: declared.used(word) },
+        Kind::Gauge => Value::Gauge { value: declared.value(word), used: declared.touched(list.words(), stat.bit) },
+        Kind::Histogram(unit) => {
+            let state = declared.histograms.get(word);
+            let (cumulative, interval) =
+                state.map_or((&NOTHING, &NOTHING), |state| (&state.cumulative, &state.interval));
+            Value::Histogram(HistogramValue {
+                cumulative: Buckets { counts: cumulative, unit },
+                interval: Buckets { counts: interval, unit },
+            })
+        }
     }
 }
