@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::lifecycle::DrainStrategy;
 use crate::logging::{Level, Settings};
 
 /// Envoy's own default, printed by `/server_info`; [`crate::logging`] reads the same pattern language.
@@ -154,13 +155,6 @@ pub enum Mode {
     Serve,
     Validate,
     InitOnly,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DrainStrategy {
-    /// The share of connections that are told to close grows over the drain time.
-    Gradual,
-    Immediate,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
