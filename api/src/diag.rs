@@ -66,9 +66,9 @@ impl ConfigError {
         Self { path: path.into(), reason: reason.into() }
     }
 
-    /// The same error seen from a message further out: `under("clusters[2]")` puts it before the path.
+    /// The same error seen from a message further out: `within("clusters[2]")` puts it before the path.
     #[must_use]
-    pub fn under(mut self, outer: &str) -> Self {
+    pub fn within(mut self, outer: &str) -> Self {
         self.path = join(outer, &self.path);
         self
     }
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn an_error_moves_out_with_its_path() {
-        let e = ConfigError::new("name", "is empty").under("clusters[1]").under("static_resources");
+        let e = ConfigError::new("name", "is empty").within("clusters[1]").within("static_resources");
         assert_eq!(e.to_string(), "static_resources.clusters[1].name: is empty");
     }
 }

@@ -4,6 +4,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
+/// A duration of configuration; what is negative counts as zero.
+pub fn duration(message: &nuncio_api::pb::google::protobuf::Duration) -> Duration {
+    let nanos = u32::try_from(message.nanos).unwrap_or(0);
+    u64::try_from(message.seconds).map_or(Duration::ZERO, |seconds| Duration::new(seconds, nanos))
+}
+
 /// Tells the date. In production it asks the system; in tests it starts at a fixed moment and
 /// moves with tokio's (possibly paused) clock.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use nuncio::cli::{self, Request};
-use nuncio::logging;
+use nuncio::{extensions, logging, server};
 
 fn main() -> ExitCode {
     let options = match cli::parse(std::env::args_os()) {
@@ -11,9 +11,9 @@ fn main() -> ExitCode {
         Ok(Request::Command(command)) => match command {},
         Err(code) => return code,
     };
-    logging::init(&options.logging());
+    let loggers = logging::init(&options.logging());
     for warning in &options.warnings {
         tracing::warn!(target: "main", "{warning}");
     }
-    ExitCode::SUCCESS
+    server::run(*options, loggers, extensions::standard())
 }

@@ -4,10 +4,16 @@
 //! the [`NetworkFilterFactory`], shared) → [`NetworkFilter`] (one per filter chain and worker) → a
 //! task per connection.
 
+mod direct_response;
+mod echo;
+
 use std::any::Any;
+use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use nuncio_api::support::Entry;
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::metadata::Metadata;
@@ -99,4 +105,37 @@ impl NetworkFilters {
     pub fn iter(&self) -> impl Iterator<Item = &dyn NetworkFilterFactory> {
         self.0.iter().map(AsRef::as_ref)
     }
+}
+
+/// What is honoured of the messages read in this folder.
+pub static SUPPORTED: &[&Entry] = &[&echo::SUPPORTED, &direct_response::SUPPORTED, &direct_response::DATA_SOURCE];
+
+/// The network filters of this folder.
+pub fn factories() -> Vec<Box<dyn NetworkFilterFactory>> {
+    vec![Box::new(direct_response::Factory), Box::new(echo::Factory)]
+}
+
+async fn write_all(io: &mut Io, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match poll_fn(|cx| io.poll_write(cx, bytes)).await? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => bytes = &bytes[n..],
+        }
+    }
+    poll_fn(|cx| io.poll_flush(cx)).await
+}
+
+/// One read, as a vector of the worker's; empty at the end. Nothing is held while it waits.
+async fn read_some(worker: &Worker, io: &mut Io) -> io::Result<Vec<u8>> {
+    poll_fn(|cx| {
+        let mut scratch = worker.buffers.take_scratch();
+        let read = io.poll_read(cx, &mut scratch).map_ok(|n| {
+            let mut bytes = worker.buffers.take();
+            bytes.extend_from_slice(&scratch[..n]);
+            bytes
+        });
+        worker.buffers.give_scratch(scratch);
+        read
+    })
+    .await
 }

@@ -59,12 +59,12 @@ impl Positions {
     /// An error about a field of an element (its path begins inside the element).
     pub fn element_error<T>(&self, element: &super::Element<T>, error: ConfigError) -> Diagnostic {
         let source = element.source();
-        self.diagnose(Severity::Error, source..source + 1, &error.under(&element.path()))
+        self.diagnose(Severity::Error, source..source + 1, &error.within(&element.path()))
     }
 
     pub fn element_warning<T>(&self, element: &super::Element<T>, error: ConfigError) -> Diagnostic {
         let source = element.source();
-        self.diagnose(Severity::Warning, source..source + 1, &error.under(&element.path()))
+        self.diagnose(Severity::Warning, source..source + 1, &error.within(&element.path()))
     }
 
     fn diagnose(&self, severity: Severity, sources: impl Iterator<Item = usize>, error: &ConfigError) -> Diagnostic {

@@ -1,0 +1,29 @@
+//! What is in the binary: one call for each room's list. Read it to know what this build can do.
+
+use nuncio_api::Support;
+
+use crate::network::{self, NetworkFilters};
+use crate::{listener, server};
+
+/// The extensions of one build.
+pub struct Extensions {
+    pub network_filters: NetworkFilters,
+    /// Which fields of which messages are honoured.
+    pub support: Support,
+}
+
+/// Everything this source tree has.
+pub fn standard() -> Extensions {
+    Extensions {
+        network_filters: NetworkFilters::new(network::factories()),
+        support: Support::new(&[server::bootstrap::SUPPORTED, listener::config::SUPPORTED, network::SUPPORTED]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_field_said_to_be_implemented_exists() {
+        super::standard().support.check_names().unwrap();
+    }
+}

@@ -1,0 +1,286 @@
+//! What a `config.listener.v3.Listener` means, checked once on main and shared by all workers.
+
+use std::sync::Arc;
+
+use nuncio_api::pb::envoy::config::core::v3 as core;
+use nuncio_api::pb::envoy::config::listener::v3::{self as pb, FilterChain};
+use nuncio_api::support::Entry;
+use nuncio_api::supports;
+use nuncio_core::error::ConfigError;
+use nuncio_core::extension::FactoryContext;
+use nuncio_core::metadata::Metadata;
+use nuncio_core::net::Address;
+use nuncio_core::stats::{ScopeId, lists};
+
+use super::filter_chain::{FilterChainConfig, FilterChains};
+use crate::net::{BindOptions, options};
+use crate::network::{ListenerInfo, NetworkFilters, TrafficDirection};
+
+supports!(LISTENER = "envoy.config.listener.v3.Listener" {
+    name, address, additional_addresses, stat_prefix, filter_chains, default_filter_chain,
+    per_connection_buffer_limit_bytes, metadata, drain_type, transparent, freebind, socket_options,
+    tcp_fast_open_queue_length, traffic_direction, enable_reuse_port, tcp_backlog_size,
+    max_connections_to_accept_per_socket_event, bind_to_port, tcp_keepalive
+} noop {
+    listener_filters_timeout: "there are no listener filters that could take so long",
+    continue_on_listener_filters_timeout: "there are no listener filters that could take so long",
+    ignore_global_conn_limit: "there is no global connection limit",
+    bypass_overload_manager: "there is no overload manager"
+} values {
+    use_original_dst: ["false"], connection_balance_config: []
+});
+supports!(ADDITIONAL = "envoy.config.listener.v3.AdditionalAddress" { address, socket_options });
+supports!(OVERRIDE = "envoy.config.core.v3.SocketOptionsOverride" { socket_options });
+supports!(ADDRESS = "envoy.config.core.v3.Address" { socket_address, pipe });
+supports!(SOCKET_ADDRESS = "envoy.config.core.v3.SocketAddress" {
+    address, port_value, ipv4_compat
+} noop {
+    resolver_name: "an IP address needs no resolver"
+} values {
+    protocol: ["TCP"]
+});
+supports!(PIPE = "envoy.config.core.v3.Pipe" { path, mode });
+supports!(SOCKET_OPTION = "envoy.config.core.v3.SocketOption" {
+    level, name, int_value, buf_value, state, r#type
+} noop { description: "for people" });
+supports!(SOCKET_TYPE = "envoy.config.core.v3.SocketOption.SocketType" { stream, datagram });
+supports!(STREAM_TYPE = "envoy.config.core.v3.SocketOption.SocketType.Stream" {});
+supports!(DATAGRAM_TYPE = "envoy.config.core.v3.SocketOption.SocketType.Datagram" {});
+supports!(KEEPALIVE = "envoy.config.core.v3.TcpKeepalive" {
+    keepalive_probes, keepalive_time, keepalive_interval
+});
+supports!(METADATA = "envoy.config.core.v3.Metadata" { filter_metadata });
+supports!(FILTER_CHAIN = "envoy.config.listener.v3.FilterChain" { name, filters, transport_socket, filter_chain_match });
+supports!(FILTER = "envoy.config.listener.v3.Filter" { name, typed_config });
+supports!(CHAIN_MATCH = "envoy.config.listener.v3.FilterChainMatch" {});
+supports!(TRANSPORT_SOCKET = "envoy.config.core.v3.TransportSocket" { name, typed_config });
+supports!(RAW_BUFFER = "envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer" {});
+
+/// What is honoured of the messages read here, in `filter_chain` and in `net`.
+pub static SUPPORTED: &[&Entry] = &[
+    &LISTENER,
+    &ADDITIONAL,
+    &OVERRIDE,
+    &ADDRESS,
+    &SOCKET_ADDRESS,
+    &PIPE,
+    &SOCKET_OPTION,
+    &SOCKET_TYPE,
+    &STREAM_TYPE,
+    &DATAGRAM_TYPE,
+    &KEEPALIVE,
+    &METADATA,
+    &FILTER_CHAIN,
+    &FILTER,
+    &CHAIN_MATCH,
+    &TRANSPORT_SOCKET,
+    &RAW_BUFFER,
+];
+
+/// Envoy's default of `per_connection_buffer_limit_bytes`.
+const BUFFER_LIMIT: u32 = 1024 * 1024;
+
+/// A checked listener.
+pub struct ListenerConfig {
+    pub info: Arc<ListenerInfo>,
+    /// The first is the listener's own, the others are `additional_addresses`.
+    pub addresses: Vec<(Address, BindOptions)>,
+    /// `false`: no socket; connections come from a listener that looked at their original destination.
+    pub bind_to_port: bool,
+    pub chains: FilterChains<FilterChainConfig>,
+    /// `drain_type: DEFAULT`: a failed health check asks connections to go as well.
+    pub drain_with_health: bool,
+    /// `max_connections_to_accept_per_socket_event`; Envoy takes all that wait.
+    pub accepts_per_event: u32,
+    pub scope: ScopeId,
+    /// One for each worker.
+    pub worker_scopes: Vec<ScopeId>,
+}
+
+/// What the whole server says about sockets.
+#[derive(Debug, Clone, Copy)]
+pub struct SocketPolicy {
+    pub workers: usize,
+    /// Join a predecessor's sockets.
+    pub share: bool,
+}
+
+impl ListenerConfig {
+    /// All that is wrong with it, with paths relative to the listener.
+    pub fn check(
+        message: &pb::Listener,
+        name: &str,
+        filters: &NetworkFilters,
+        sockets: SocketPolicy,
+        context: &FactoryContext<'_>,
+    ) -> Result<Self, Vec<ConfigError>> {
+        let mut errors = unimplemented(message);
+        let addresses = addresses(message, sockets.share).unwrap_or_else(|e| {
+            errors.push(if message.address.is_none() { named(&message.name, e) } else { e });
+            Vec::new()
+        });
+        let shown = addresses.first().map_or(String::new(), |(a, _)| a.to_string());
+        if message.filter_chains.is_empty() && message.default_filter_chain.is_none() && !is_internal(message) {
+            errors.push(ConfigError::new(
+                "filter_chains",
+                format!("error adding listener '{shown}': no filter chains specified"),
+            ));
+        }
+        let stat_name: Arc<str> =
+            if message.stat_prefix.is_empty() { shown.as_str().into() } else { message.stat_prefix.as_str().into() };
+        let info = Arc::new(ListenerInfo {
+            name: name.to_owned(),
+            stat_name: stat_name.clone(),
+            buffer_limit: message.per_connection_buffer_limit_bytes.as_ref().map_or(BUFFER_LIMIT, |v| v.value),
+            direction: match message.traffic_direction() {
+                core::TrafficDirection::Unspecified => TrafficDirection::Unspecified,
+                core::TrafficDirection::Inbound => TrafficDirection::Inbound,
+                core::TrafficDirection::Outbound => TrafficDirection::Outbound,
+            },
+            metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
+        });
+        let chains = chains(message, &shown, &info, filters, context).unwrap_or_else(|e| {
+            errors.extend(e);
+            FilterChains::default()
+        });
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let scope = context.scope(&lists::listener::SCOPE, &stat_name);
+        let worker =
+            |n: usize| context.scope(&lists::listener::WORKER_SCOPE, &format!("{stat_name}.worker_{n}").into());
+        Ok(Self {
+            info,
+            addresses,
+            bind_to_port: message.bind_to_port.as_ref().is_none_or(|v| v.value),
+            chains,
+            drain_with_health: message.drain_type() == pb::listener::DrainType::Default,
+            accepts_per_event: message
+                .max_connections_to_accept_per_socket_event
+                .as_ref()
+                .map_or(u32::MAX, |v| v.value.max(1)),
+            scope,
+            worker_scopes: (0..sockets.workers).map(worker).collect(),
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.info.name
+    }
+}
+
+/// What must never be served as if it were not set: it decides who may connect, or to what.
+fn unimplemented(message: &pb::Listener) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
+    let mut refuse = |set: bool, path: &str| {
+        if set {
+            errors.push(ConfigError::new(path, "not implemented"));
+        }
+    };
+    refuse(!message.listener_filters.is_empty(), "listener_filters");
+    refuse(message.use_original_dst.as_ref().is_some_and(|v| v.value), "use_original_dst");
+    refuse(message.filter_chain_matcher.is_some(), "filter_chain_matcher");
+    refuse(message.fcds_config.is_some(), "fcds_config");
+    refuse(message.udp_listener_config.is_some(), "udp_listener_config");
+    refuse(message.api_listener.is_some(), "api_listener");
+    refuse(is_internal(message), "internal_listener");
+    errors
+}
+
+fn is_internal(message: &pb::Listener) -> bool {
+    matches!(message.listener_specifier, Some(pb::listener::ListenerSpecifier::InternalListener(_)))
+}
+
+fn named(name: &str, error: ConfigError) -> ConfigError {
+    ConfigError::new(error.path, format!("error adding listener named '{name}': {}", error.reason))
+}
+
+fn addresses(message: &pb::Listener, share: bool) -> Result<Vec<(Address, BindOptions)>, ConfigError> {
+    let own = message.address.clone().unwrap_or_default();
+    let mut all = vec![(
+        options::address(&own).map_err(|e| e.within("address"))?,
+        bind_options(message, &own, &message.socket_options, share),
+    )];
+    for (i, more) in message.additional_addresses.iter().enumerate() {
+        let address = more.address.clone().unwrap_or_default();
+        // Its own socket options take the place of the listener's.
+        let set = more.socket_options.as_ref().map_or(&message.socket_options, |o| &o.socket_options);
+        let bind = bind_options(message, &address, set, share);
+        let path = format!("additional_addresses[{i}].address");
+        all.push((options::address(&address).map_err(|e| e.within(&path))?, bind));
+    }
+    if let Some(core::socket_address::Protocol::Udp) = socket_address(&own).map(|s| s.protocol()) {
+        return Err(ConfigError::new("address.socket_address.protocol", "UDP listeners are not implemented"));
+    }
+    Ok(all)
+}
+
+fn socket_address(address: &core::Address) -> Option<&core::SocketAddress> {
+    match &address.address {
+        Some(core::address::Address::SocketAddress(socket)) => Some(socket),
+        _ => None,
+    }
+}
+
+fn bind_options(
+    message: &pb::Listener,
+    address: &core::Address,
+    set: &[core::SocketOption],
+    share: bool,
+) -> BindOptions {
+    let mode = match &address.address {
+        Some(core::address::Address::Pipe(pipe)) => pipe.mode,
+        _ => 0,
+    };
+    BindOptions {
+        reuse_port: message.enable_reuse_port.as_ref().is_none_or(|v| v.value),
+        share,
+        freebind: message.freebind.as_ref().is_some_and(|v| v.value),
+        transparent: message.transparent.as_ref().is_some_and(|v| v.value),
+        ipv4_compat: socket_address(address).is_some_and(|s| s.ipv4_compat),
+        backlog: message.tcp_backlog_size.as_ref().map(|v| v.value),
+        fast_open_queue: message.tcp_fast_open_queue_length.as_ref().map(|v| v.value),
+        keepalive: message.tcp_keepalive.as_ref().map(options::keepalive),
+        socket_options: options::socket_options(set),
+        pipe_mode: mode,
+    }
+}
+
+fn chains(
+    message: &pb::Listener,
+    address: &str,
+    info: &Arc<ListenerInfo>,
+    filters: &NetworkFilters,
+    context: &FactoryContext<'_>,
+) -> Result<FilterChains<FilterChainConfig>, Vec<ConfigError>> {
+    let mut errors = Vec::new();
+    let mut check = |chain: &FilterChain, path: &str| match FilterChainConfig::check(chain, info, filters, context) {
+        Ok(chain) => Some(chain),
+        Err(e) => {
+            errors.extend(e.into_iter().map(|e| e.within(path)));
+            None
+        }
+    };
+    let only = match message.filter_chains.as_slice() {
+        [] => None,
+        [one] => check(one, "filter_chains[0]"),
+        many => {
+            for (i, chain) in many.iter().enumerate() {
+                check(chain, &format!("filter_chains[{i}]"));
+            }
+            None
+        }
+    };
+    let default = message.default_filter_chain.as_ref().and_then(|c| check(c, "default_filter_chain"));
+    if let [first, second, ..] = message.filter_chains.as_slice() {
+        // Until chains are matched there can be only one that takes every connection.
+        errors.push(ConfigError::new(
+            "filter_chains[1]",
+            format!(
+                "error adding listener '{address}': filter chain '{}' has the same matching rules defined as '{}'. duplicate matcher is: {{}}",
+                second.name, first.name
+            ),
+        ));
+    }
+    if errors.is_empty() { Ok(FilterChains { only, default }) } else { Err(errors) }
+}

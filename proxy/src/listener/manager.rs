@@ -1,0 +1,275 @@
+//! The set of listeners, on the main thread: the only place where it changes.
+//!
+//! A change makes the new instance beside the old one: its sockets are bound (or shared, where the
+//! address stays) before the old instance begins to drain, so no connection is refused. What the
+//! workers must do comes out as [`Change`]s; sending them is the server's business.
+
+use std::io;
+use std::sync::Arc;
+
+use nuncio_api::pb::envoy::config::listener::v3 as pb;
+use nuncio_core::error::ConfigError;
+use nuncio_core::extension::FactoryContext;
+use nuncio_core::net::Address;
+use nuncio_core::stats::lists::server;
+use nuncio_core::stats::{ScopeId, Stats, Store};
+
+use super::config::{ListenerConfig, SocketPolicy};
+use super::{ListenerCommand, ListenerId};
+use crate::net::BoundAddress;
+use crate::network::NetworkFilters;
+
+/// A listener that was found right and is in no set yet.
+pub struct Prepared {
+    config: Arc<ListenerConfig>,
+    /// Tells whether a listener of the same name is the same.
+    digest: u64,
+    scopes: Vec<ScopeId>,
+}
+
+/// What workers are to do.
+pub enum Change {
+    Start {
+        id: ListenerId,
+        config: Arc<ListenerConfig>,
+        bound: Vec<Arc<BoundAddress>>,
+    },
+    /// Stop accepting, ask connections to go, and [`ListenerManager::closed`] after the drain time.
+    Drain {
+        id: ListenerId,
+    },
+}
+
+/// One listener of the set.
+pub struct Entry {
+    pub id: ListenerId,
+    pub config: Arc<ListenerConfig>,
+    digest: u64,
+    bound: Vec<Arc<BoundAddress>>,
+    scopes: Vec<ScopeId>,
+}
+
+/// The listeners of the server.
+pub struct ListenerManager {
+    filters: NetworkFilters,
+    sockets: SocketPolicy,
+    active: Vec<Entry>,
+    draining: Vec<Entry>,
+    next: u64,
+    stats: Stats<server::ListenerManager>,
+}
+
+// === impl ListenerManager ===
+
+impl ListenerManager {
+    pub fn new(filters: NetworkFilters, sockets: SocketPolicy, store: &mut Store) -> Self {
+        let scope = store.scope(&server::LISTENER_MANAGER_SCOPE, &"".into());
+        let stats = Stats::new(store.main(), scope);
+        Self { filters, sockets, active: Vec::new(), draining: Vec::new(), next: 1, stats }
+    }
+
+    /// Reads a listener. Paths of errors are relative to it.
+    pub fn check(
+        &self,
+        message: &pb::Listener,
+        digest: u64,
+        context: &FactoryContext<'_>,
+    ) -> Result<Prepared, Vec<ConfigError>> {
+        let name = if message.name.is_empty() { anonymous() } else { message.name.clone() };
+        let checked = ListenerConfig::check(message, &name, &self.filters, self.sockets, context);
+        let scopes = context.scopes.take();
+        match checked {
+            Ok(config) => Ok(Prepared { config: Arc::new(config), digest, scopes }),
+            Err(errors) => {
+                scopes.into_iter().for_each(|id| context.stats.borrow_mut().release(id));
+                Err(errors)
+            }
+        }
+    }
+
+    /// Takes in a listener of the bootstrap file; [`Self::bind`] and [`Self::start`] follow when
+    /// all are in. `false`: there is one of that name already, and Envoy keeps the first.
+    pub fn add_static(&mut self, prepared: Prepared) -> Result<bool, ConfigError> {
+        if self.active.iter().any(|e| e.config.name() == prepared.config.name()) {
+            return Ok(false);
+        }
+        self.refuse_duplicates(&prepared.config)?;
+        let entry = self.entry(prepared, Vec::new());
+        self.stats.inc(server::LISTENER_ADDED);
+        self.active.push(entry);
+        Ok(true)
+    }
+
+    /// Binds the sockets of all static listeners. The error names the listener.
+    pub fn bind(&mut self) -> io::Result<()> {
+        for i in 0..self.active.len() {
+            self.active[i].bound = self.bind_entry(&self.active[i].config).map_err(|e| {
+                io::Error::new(e.kind(), format!("error adding listener '{}': {e}", self.active[i].config.name()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The static listeners go to work.
+    pub fn start(&self) -> Vec<Change> {
+        self.publish();
+        self.active.iter().map(Entry::start).collect()
+    }
+
+    /// Adds, replaces or leaves alone (when nothing changed) one listener of a running server.
+    pub fn update(&mut self, prepared: Prepared) -> Result<Vec<Change>, ConfigError> {
+        let old = self.active.iter().position(|e| e.config.name() == prepared.config.name());
+        if old.is_some_and(|at| self.active[at].digest == prepared.digest) {
+            return Ok(Vec::new());
+        }
+        self.refuse_duplicates(&prepared.config)?;
+        let bound = self.bind_entry(&prepared.config).map_err(|e| {
+            self.stats.inc(server::LISTENER_CREATE_FAILURE);
+            ConfigError::new("address", format!("error adding listener '{}': {e}", prepared.config.name()))
+        })?;
+        let entry = self.entry(prepared, bound);
+        let mut changes = vec![entry.start()];
+        match old {
+            Some(at) => {
+                self.stats.inc(server::LISTENER_MODIFIED);
+                let replaced = std::mem::replace(&mut self.active[at], entry);
+                changes.push(Change::Drain { id: replaced.id });
+                self.drain(replaced);
+            }
+            None => {
+                self.stats.inc(server::LISTENER_ADDED);
+                self.active.push(entry);
+            }
+        }
+        self.publish();
+        Ok(changes)
+    }
+
+    pub fn remove(&mut self, name: &str) -> Option<Change> {
+        let at = self.active.iter().position(|e| e.config.name() == name)?;
+        let entry = self.active.remove(at);
+        let change = Change::Drain { id: entry.id };
+        self.stats.inc(server::LISTENER_REMOVED);
+        self.drain(entry);
+        self.publish();
+        Some(change)
+    }
+
+    /// The drain time of a listener is over and the workers were told to end what is left.
+    pub fn closed(&mut self, id: ListenerId, store: &mut Store) {
+        if let Some(at) = self.draining.iter().position(|e| e.id == id) {
+            self.draining.swap_remove(at).scopes.into_iter().for_each(|scope| store.release(scope));
+            self.publish();
+        }
+    }
+
+    /// In the order they were added.
+    pub fn active(&self) -> &[Entry] {
+        &self.active
+    }
+
+    pub fn stats(&self) -> &Stats<server::ListenerManager> {
+        &self.stats
+    }
+
+    fn entry(&mut self, prepared: Prepared, bound: Vec<Arc<BoundAddress>>) -> Entry {
+        let id = ListenerId(self.next);
+        self.next += 1;
+        Entry { id, config: prepared.config, digest: prepared.digest, bound, scopes: prepared.scopes }
+    }
+
+    fn drain(&mut self, mut entry: Entry) {
+        // Closing the last descriptor of a socket resets what waits in its queue; where the address
+        // lives on, the successor holds the same socket.
+        entry.bound.clear();
+        self.draining.push(entry);
+    }
+
+    fn publish(&self) {
+        let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        self.stats.set(server::TOTAL_LISTENERS_ACTIVE, count(self.active.len()));
+        self.stats.set(server::TOTAL_LISTENERS_DRAINING, count(self.draining.len()));
+    }
+
+    fn refuse_duplicates(&self, config: &ListenerConfig) -> Result<(), ConfigError> {
+        let others = self.active.iter().filter(|e| e.config.name() != config.name() && e.config.bind_to_port);
+        let mut taken = others.flat_map(|e| &e.config.addresses).map(|(address, _)| address);
+        let own: Vec<&Address> = match config.bind_to_port {
+            true => config.addresses.iter().map(|(a, _)| a).filter(|a| a.port() != Some(0)).collect(),
+            false => Vec::new(),
+        };
+        match taken.find(|address| own.contains(address)) {
+            None => Ok(()),
+            Some(address) => Err(ConfigError::new(
+                "address",
+                format!(
+                    "error adding listener: '{}' has duplicate address '{address}' as existing listener, to check if the listener has duplicated addresses with other listeners or 'enable_reuse_port' is set to 'false' for the listener",
+                    config.name()
+                ),
+            )),
+        }
+    }
+
+    fn bind_entry(&self, config: &ListenerConfig) -> io::Result<Vec<Arc<BoundAddress>>> {
+        if !config.bind_to_port {
+            return Ok(Vec::new());
+        }
+        let mut bound = Vec::with_capacity(config.addresses.len());
+        for (address, options) in &config.addresses {
+            let ours = || self.active.iter().flat_map(|e| &e.bound);
+            if let Some(same) =
+                ours().find(|b| address.port() != Some(0) && b.local() == address && b.options() == options)
+            {
+                bound.push(same.clone());
+                continue;
+            }
+            let mut options = options.clone();
+            // Whoever holds the port is this process itself: another address, or other options.
+            options.share |= ours().any(|b| b.local().port() == address.port() && address.port().is_some());
+            bound.push(Arc::new(BoundAddress::bind(address, options, self.sockets.workers)?));
+        }
+        Ok(bound)
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// With the ports the system chose; as configured where nothing is bound.
+    pub fn local_addresses(&self) -> Vec<Address> {
+        if self.bound.is_empty() {
+            return self.config.addresses.iter().map(|(a, _)| a.clone()).collect();
+        }
+        self.bound.iter().map(|b| b.local().clone()).collect()
+    }
+
+    fn start(&self) -> Change {
+        Change::Start { id: self.id, config: self.config.clone(), bound: self.bound.clone() }
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// The commands for each of the workers, by their number.
+    pub fn commands(&self, workers: usize) -> io::Result<Vec<ListenerCommand>> {
+        match self {
+            Self::Start { id, config, bound } => {
+                bound.iter().try_for_each(|b| b.listen())?;
+                (0..workers)
+                    .map(|worker| {
+                        let sockets = bound.iter().map(|b| b.socket(worker)).collect::<io::Result<_>>()?;
+                        Ok(ListenerCommand::Start { id: *id, config: config.clone(), sockets })
+                    })
+                    .collect()
+            }
+            Self::Drain { id } => Ok((0..workers).map(|_| ListenerCommand::Stop { id: *id, drain: true }).collect()),
+        }
+    }
+}
+
+/// Envoy names a nameless listener by a random UUID.
+fn anonymous() -> String {
+    let id = nuncio_core::random::Rng::from_os().uuid_v4();
+    String::from_utf8_lossy(&id).into_owned()
+}

@@ -1,0 +1,169 @@
+//! A configuration, from its text to the objects it describes: the same road for `--mode validate`
+//! and for serving, up to the point where sockets are bound.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nuncio_api::pb::envoy::config::bootstrap::v3::Bootstrap;
+use nuncio_api::pb::envoy::config::core::v3::{Locality, Node};
+use nuncio_api::pb::envoy::config::listener::v3::Listener;
+use nuncio_api::support::Entry;
+use nuncio_api::{ConfigError, Diagnostic, Element, Format, LoadOptions, LoadedBootstrap, ReadLimits, Severity};
+use nuncio_api::{Source, UnknownFields, load_bootstrap, supports};
+use nuncio_core::extension::FactoryContext;
+use nuncio_core::stats::Store;
+
+use super::Options;
+use crate::extensions::Extensions;
+use crate::listener::ListenerManager;
+use crate::listener::config::SocketPolicy;
+
+supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
+    node, static_resources, admin, stats_flush_interval
+});
+supports!(STATIC_RESOURCES = "envoy.config.bootstrap.v3.Bootstrap.StaticResources" { listeners, clusters });
+supports!(NODE = "envoy.config.core.v3.Node" {
+    id, cluster, metadata, locality, dynamic_parameters, user_agent_name, user_agent_version,
+    user_agent_build_version, extensions, client_features, listening_addresses
+});
+supports!(LOCALITY = "envoy.config.core.v3.Locality" { region, zone, sub_zone });
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[&BOOTSTRAP, &STATIC_RESOURCES, &NODE, &LOCALITY];
+
+/// Everything a configuration describes, checked; no socket is open yet.
+pub struct Assembly {
+    pub options: Options,
+    pub bootstrap: Bootstrap,
+    pub node: Arc<Node>,
+    pub store: Rc<RefCell<Store>>,
+    pub listeners: ListenerManager,
+    /// What the operator should hear.
+    pub warnings: Vec<Diagnostic>,
+    pub unknown_fields: u64,
+}
+
+/// Reads the files and texts of the command line. Everything that is wrong with them at once.
+pub fn load(options: &Options, extensions: &Extensions) -> Result<LoadedBootstrap, Vec<Diagnostic>> {
+    let limits = ReadLimits::default();
+    let mut sources = Vec::new();
+    if !options.config_path.is_empty() {
+        sources.push(Source::file(Path::new(&options.config_path), &limits).map_err(|e| vec![e])?);
+    }
+    if !options.config_yaml.is_empty() {
+        sources.push(Source::text("--config-yaml", Format::Yaml, options.config_yaml.as_str()));
+    }
+    if sources.is_empty() {
+        let text = "At least one of --config-path or --config-yaml or Options::configProto() should be non-empty";
+        return Err(vec![plain(text)]);
+    }
+    load_bootstrap(
+        sources,
+        &LoadOptions {
+            unknown: UnknownFields::of_static(options.allow_unknown_static_fields),
+            support: Some(&extensions.support),
+            allow_unsupported: options.allow_unsupported,
+            limits,
+            ..LoadOptions::default()
+        },
+    )
+}
+
+/// An error without a place.
+fn plain(text: &str) -> Diagnostic {
+    Diagnostic {
+        severity: Severity::Error,
+        file: "".into(),
+        line: 0,
+        column: 0,
+        path: String::new(),
+        text: text.into(),
+    }
+}
+
+/// Makes the objects, in Envoy's order: stats, clusters, listeners. All errors at once.
+pub fn assemble(
+    loaded: LoadedBootstrap,
+    options: Options,
+    extensions: Extensions,
+) -> Result<Assembly, Vec<Diagnostic>> {
+    let node = Arc::new(node(loaded.bootstrap.node.clone().unwrap_or_default(), &options));
+    let store = Rc::new(RefCell::new(Store::new()));
+    let sockets = SocketPolicy { workers: options.concurrency as usize, share: options.restart_epoch > 0 };
+    let mut listeners = ListenerManager::new(extensions.network_filters, sockets, &mut store.borrow_mut());
+    let mut report = Report { loaded: &loaded, errors: Vec::new(), warnings: loaded.warnings.clone() };
+    let clusters: HashSet<String> = loaded.clusters.iter().filter_map(|c| c.decode().ok()).map(|c| c.name).collect();
+    for element in &loaded.listeners {
+        let warnings = RefCell::default();
+        let context = FactoryContext {
+            stat_prefix: "",
+            has_cluster: &|name| clusters.contains(name),
+            warnings: &warnings,
+            node: &node,
+            stats: &store,
+            scopes: &RefCell::default(),
+        };
+        add_listener(element, &mut listeners, &context, &mut report);
+        report.warn(element, warnings.take());
+    }
+    if !report.errors.is_empty() {
+        return Err(report.errors);
+    }
+    let warnings = report.warnings;
+    let LoadedBootstrap { bootstrap, unknown_fields, .. } = loaded;
+    Ok(Assembly { options, bootstrap, node, store, listeners, warnings, unknown_fields })
+}
+
+fn add_listener(
+    element: &Element<Listener>,
+    listeners: &mut ListenerManager,
+    context: &FactoryContext<'_>,
+    report: &mut Report<'_>,
+) {
+    let prepared = match element.decode().map_err(|e| vec![e]) {
+        Ok(message) => listeners.check(&message, 0, context),
+        Err(errors) => Err(errors),
+    };
+    match prepared.and_then(|p| listeners.add_static(p).map_err(|e| vec![e])) {
+        Ok(true) => {}
+        Ok(false) => context.warn("name", "a listener of this name stands before it, and this one is ignored"),
+        Err(errors) => report.fail(element, errors),
+    }
+}
+
+/// The command line wins over the file, as in Envoy.
+fn node(mut node: Node, options: &Options) -> Node {
+    let set = |from: &str, to: &mut String| {
+        if !from.is_empty() {
+            from.clone_into(to);
+        }
+    };
+    set(&options.service_node, &mut node.id);
+    set(&options.service_cluster, &mut node.cluster);
+    if !options.service_zone.is_empty() {
+        let locality = node.locality.get_or_insert_with(Locality::default);
+        options.service_zone.clone_into(&mut locality.zone);
+    }
+    node
+}
+
+struct Report<'l> {
+    loaded: &'l LoadedBootstrap,
+    errors: Vec<Diagnostic>,
+    warnings: Vec<Diagnostic>,
+}
+
+impl Report<'_> {
+    fn fail<T>(&mut self, element: &Element<T>, errors: Vec<ConfigError>) {
+        let place = |e| self.loaded.positions.element_error(element, e);
+        self.errors.extend(errors.into_iter().map(place));
+    }
+
+    fn warn<T>(&mut self, element: &Element<T>, warnings: Vec<ConfigError>) {
+        let place = |e| self.loaded.positions.element_warning(element, e);
+        self.warnings.extend(warnings.into_iter().map(place));
+    }
+}

@@ -1,0 +1,196 @@
+//! The main thread: the one writer of listeners and clusters, and the order in which things start
+//! and end. Workers tell it what they saw; it tells them what is.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuncio_core::net::Address;
+use nuncio_core::stats::Store;
+use nuncio_core::stats::lists::server;
+use nuncio_core::time::WallClock;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::MissedTickBehavior;
+
+use super::bootstrap::Assembly;
+use super::inbox::{MainEvent, WorkerCommand};
+use super::options::Mode;
+use super::process_stats::ProcessStats;
+use super::signals::{Ended, Requests};
+use super::worker::{Seed, WorkerThread, runtime};
+use crate::lifecycle::{Lifecycle, ServerState};
+use crate::listener::{Change, ListenerCommand, ListenerId, ListenerManager};
+use crate::logging::Loggers;
+use crate::net::limits::{DescriptorLimit, raise_descriptor_limit};
+use crate::net::sys::trim_memory;
+use crate::upstream::worker::ConnectionIds;
+
+/// Envoy's default of `stats_flush_interval`.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Told once, when connections are taken.
+pub struct Started {
+    /// Names and bound addresses.
+    pub listeners: Vec<(String, Vec<Address>)>,
+}
+
+/// What main owns while the server runs.
+struct Main {
+    store: Rc<RefCell<Store>>,
+    listeners: ListenerManager,
+    workers: Vec<WorkerThread>,
+    lifecycle: Arc<Lifecycle>,
+    process: ProcessStats,
+    loggers: Arc<Loggers>,
+    drain_time: Duration,
+    /// Listeners whose drain time is over.
+    drained: UnboundedReceiver<ListenerId>,
+    drained_sender: tokio::sync::mpsc::UnboundedSender<ListenerId>,
+}
+
+/// Serves until `ended` resolves. `started` hears of the addresses when clients may come. Tells how
+/// many connections ended by a panic: none, unless there is a bug.
+pub fn run(assembly: Assembly, loggers: Arc<Loggers>, ended: Ended, started: impl FnOnce(Started)) -> io::Result<u64> {
+    let runtime = runtime()?;
+    runtime.block_on(async move {
+        let mode = assembly.options.mode;
+        let flush = flush_interval(&assembly);
+        let mut ended = ended()?;
+        let mut requests = Requests::new()?;
+        let (mut main, mut events) = Main::start(assembly, loggers)?;
+        started(main.go_live()?);
+        // The text of the configuration and what was made on the way to it are garbage by now.
+        trim_memory();
+        if mode == Mode::InitOnly {
+            return main.end("initialized, as --mode init_only asks");
+        }
+        let mut flush = tokio::time::interval(flush);
+        flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                reason = &mut ended => return main.end(&reason),
+                Some(event) = events.recv() => main.event(event)?,
+                Some(id) = main.drained.recv() => main.close(id),
+                () = requests.reopen_logs() => main.reopen_logs(),
+                _ = flush.tick() => main.flush(),
+            }
+        }
+    })
+}
+
+fn flush_interval(assembly: &Assembly) -> Duration {
+    let set = assembly.bootstrap.stats_flush_interval.as_ref();
+    set.map(nuncio_core::time::duration).filter(|d| !d.is_zero()).unwrap_or(FLUSH_INTERVAL)
+}
+
+// === impl Main ===
+
+impl Main {
+    /// Binds the sockets and starts the workers, which then wait for their first command.
+    fn start(assembly: Assembly, loggers: Arc<Loggers>) -> io::Result<(Self, UnboundedReceiver<MainEvent>)> {
+        let Assembly { options, store, mut listeners, warnings, unknown_fields, .. } = assembly;
+        for warning in &warnings {
+            tracing::warn!(target: "config", "{warning}");
+        }
+        let process = ProcessStats::new(&mut store.borrow_mut(), options.concurrency);
+        process.unknown_fields(unknown_fields);
+        listeners.bind()?;
+        let (sender, events) = unbounded_channel();
+        let lifecycle = Arc::new(Lifecycle::default());
+        let seed = Seed {
+            events: sender,
+            connection_ids: ConnectionIds::default(),
+            clock: WallClock::System,
+            lifecycle: lifecycle.clone(),
+            drain_strategy: options.drain_strategy,
+            drain_time: options.drain_time,
+            descriptors: DescriptorLimit::new(raise_descriptor_limit()),
+        };
+        let workers =
+            (0..options.concurrency).map(|i| WorkerThread::start(i, seed.clone())).collect::<io::Result<Vec<_>>>()?;
+        let (drained_sender, drained) = unbounded_channel();
+        let drain_time = options.drain_time;
+        let main = Self { store, listeners, workers, lifecycle, process, loggers, drain_time, drained, drained_sender };
+        Ok((main, events))
+    }
+
+    /// All is warm: the listeners go to the workers.
+    fn go_live(&mut self) -> io::Result<Started> {
+        self.lifecycle.set_initialization(ServerState::Initializing);
+        tracing::info!(target: "main", "all dependencies initialized. starting workers");
+        let changes = self.listeners.start();
+        self.apply(changes)?;
+        self.listeners.stats().set(server::WORKERS_STARTED, 1);
+        self.lifecycle.set_initialization(ServerState::Live);
+        self.process.initialized();
+        self.process.update(&self.lifecycle, &mut self.store.borrow_mut());
+        let listeners = self.listeners.active();
+        Ok(Started { listeners: listeners.iter().map(|l| (l.config.name().to_owned(), l.local_addresses())).collect() })
+    }
+
+    fn apply(&mut self, changes: Vec<Change>) -> io::Result<()> {
+        for change in changes {
+            for (worker, command) in self.workers.iter().zip(change.commands(self.workers.len())?) {
+                worker.send(WorkerCommand::Listener(command));
+            }
+            match change {
+                Change::Start { .. } => {
+                    let workers = u64::try_from(self.workers.len()).unwrap_or(u64::MAX);
+                    self.listeners.stats().add(server::LISTENER_CREATE_SUCCESS, workers);
+                }
+                Change::Drain { id } => {
+                    let (time, done) = (self.drain_time, self.drained_sender.clone());
+                    tokio::task::spawn_local(async move {
+                        tokio::time::sleep(time).await;
+                        let _ = done.send(id);
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The drain time of a removed listener is over.
+    fn close(&mut self, id: ListenerId) {
+        for worker in &self.workers {
+            worker.send(WorkerCommand::Listener(ListenerCommand::Close { id }));
+        }
+        self.listeners.closed(id, &mut self.store.borrow_mut());
+    }
+
+    fn event(&mut self, event: MainEvent) -> io::Result<()> {
+        match event {
+            MainEvent::StatsBorn(birth) => self.store.borrow_mut().accept(birth),
+            // Its connections are gone and its sockets take no more: half a server is worse than none.
+            MainEvent::WorkerLost { index } => {
+                return Err(io::Error::other(format!("worker {index} ended by a bug; the server ends with it")));
+            }
+        }
+        Ok(())
+    }
+
+    fn reopen_logs(&self) {
+        if let Err(e) = self.loggers.reopen() {
+            tracing::error!("cannot reopen the log: {e}");
+        }
+    }
+
+    fn flush(&self) {
+        let mut store = self.store.borrow_mut();
+        self.process.update(&self.lifecycle, &mut store);
+        store.flush();
+    }
+
+    fn end(self, reason: &str) -> io::Result<u64> {
+        tracing::info!(target: "main", "{reason}");
+        let panics: u64 = self.workers.into_iter().map(WorkerThread::shutdown).sum();
+        tracing::info!(target: "main", "exiting");
+        if panics > 0 {
+            tracing::error!(bug = true, "{panics} connections ended by a panic while the server ran");
+        }
+        Ok(panics)
+    }
+}

@@ -1,0 +1,56 @@
+//! `server.*`: what the process says of itself. Written by main, at the start and at each flush.
+
+use nuncio_core::stats::lists::{listener, server};
+use nuncio_core::stats::{Stats, Store};
+use tokio::time::Instant;
+
+use crate::lifecycle::Lifecycle;
+
+pub struct ProcessStats {
+    server: Stats<server::Server>,
+    initialization: Stats<server::Initialization>,
+    started: Instant,
+}
+
+impl ProcessStats {
+    pub fn new(store: &mut Store, concurrency: u32) -> Self {
+        let scope = store.scope(&server::SCOPE, &"".into());
+        let stats = Self {
+            server: Stats::new(store.main(), scope),
+            initialization: Stats::new(store.main(), scope),
+            started: Instant::now(),
+        };
+        stats.server.set(server::CONCURRENCY, concurrency.into());
+        stats.server.set(server::LIVE, 1);
+        stats.server.set(server::DAYS_UNTIL_FIRST_CERT_EXPIRING, u32::MAX.into());
+        stats
+    }
+
+    pub fn unknown_fields(&self, count: u64) {
+        self.server.add(server::STATIC_UNKNOWN_FIELDS, count);
+    }
+
+    /// The workers take connections from now on.
+    pub fn initialized(&self) {
+        let took = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.initialization.record(server::INITIALIZATION_TIME_MS, took);
+    }
+
+    pub fn update(&self, lifecycle: &Lifecycle, store: &mut Store) {
+        self.server.set(server::STATE, lifecycle.state() as u64);
+        self.server.set(server::LIVE, u64::from(!lifecycle.health_failed()));
+        self.server.set(server::UPTIME, self.started.elapsed().as_secs());
+        self.server.set(server::TOTAL_CONNECTIONS, connections(store));
+    }
+}
+
+/// Of all listeners but the admin's.
+fn connections(store: &mut Store) -> u64 {
+    let view = store.view();
+    let mut total = 0;
+    for scope in view.scopes().iter().filter(|s| std::ptr::eq(s.kind(), &listener::SCOPE)) {
+        let name = format!("listener.{}.downstream_cx_active", scope.name());
+        total += view.value(&name).unwrap_or(0);
+    }
+    total
+}

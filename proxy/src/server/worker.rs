@@ -1,0 +1,147 @@
+//! A worker: one thread, one event loop, its own sockets, connections, balancers and pools. It
+//! learns what changes from its inbox and shares nothing that it writes.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use futures_util::future::LocalBoxFuture;
+use nuncio_core::extension::WorkerContext;
+use nuncio_core::random::Rng;
+use nuncio_core::stats::WorkerStats;
+use nuncio_core::time::WallClock;
+use nuncio_core::upstream::AsyncClient;
+use nuncio_core::upstream::client::{AsyncFailure, AsyncRequest, AsyncResponse};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::inbox::{MainEvent, WorkerCommand};
+use crate::codec::Buffers;
+use crate::lifecycle::{DrainStrategy, Lifecycle};
+use crate::listener::ActiveListeners;
+use crate::listener::active::AcceptPolicy;
+use crate::net::Sockets;
+use crate::net::limits::DescriptorLimit;
+use crate::upstream::Worker;
+use crate::upstream::worker::ConnectionIds;
+
+/// What a worker is given when it starts.
+#[derive(Clone)]
+pub struct Seed {
+    pub events: UnboundedSender<MainEvent>,
+    pub connection_ids: ConnectionIds,
+    pub clock: WallClock,
+    pub lifecycle: Arc<Lifecycle>,
+    pub drain_strategy: DrainStrategy,
+    pub drain_time: std::time::Duration,
+    pub descriptors: DescriptorLimit,
+}
+
+/// Main's end of a worker.
+pub struct WorkerThread {
+    inbox: UnboundedSender<WorkerCommand>,
+    thread: JoinHandle<u64>,
+}
+
+/// Tells main when the thread ends for whatever reason.
+struct Leaving {
+    index: u32,
+    events: UnboundedSender<MainEvent>,
+    told: bool,
+}
+
+// === impl WorkerThread ===
+
+impl WorkerThread {
+    /// Starts `wrk:<index>`.
+    pub fn start(index: u32, seed: Seed) -> io::Result<Self> {
+        let (inbox, commands) = unbounded_channel();
+        // Made here, so that a lack of descriptors is an error of the start.
+        let thread = std::thread::Builder::new().name(format!("wrk:{index}")).spawn(move || {
+            let mut leaving = Leaving { index, events: seed.events.clone(), told: false };
+            match runtime() {
+                Ok(runtime) => {
+                    let panics = runtime.block_on(run(index, seed, commands));
+                    leaving.told = true;
+                    panics
+                }
+                Err(e) => {
+                    tracing::error!("no event loop for worker {index}: {e}");
+                    0
+                }
+            }
+        })?;
+        Ok(Self { inbox, thread })
+    }
+
+    /// A worker that is gone has told so already.
+    pub fn send(&self, command: WorkerCommand) {
+        let _ = self.inbox.send(command);
+    }
+
+    /// Ends the worker; tells how many of its tasks panicked.
+    pub fn shutdown(self) -> u64 {
+        self.send(WorkerCommand::Shutdown);
+        self.thread.join().unwrap_or(1)
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if !self.told {
+            let _ = self.events.send(MainEvent::WorkerLost { index: self.index });
+        }
+    }
+}
+
+/// An event loop for the thread that asks.
+pub fn runtime() -> io::Result<LocalRuntime> {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+}
+
+async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerCommand>) -> u64 {
+    let events = seed.events;
+    // Main is gone only when the process ends.
+    let stats = WorkerStats::new(move |birth| drop(events.send(MainEvent::StatsBorn(birth))));
+    let worker = Rc::new(Worker {
+        context: WorkerContext {
+            index: Some(index),
+            rng: Rng::from_os(),
+            clock: seed.clock,
+            stats,
+            client: Rc::new(NoClusters),
+        },
+        buffers: Buffers::default(),
+        connect: Rc::new(Sockets),
+        connection_ids: seed.connection_ids,
+        panics: 0.into(),
+    });
+    let policy = AcceptPolicy {
+        lifecycle: seed.lifecycle,
+        drain_strategy: seed.drain_strategy,
+        drain_time: seed.drain_time,
+        descriptors: seed.descriptors,
+    };
+    let mut listeners = ActiveListeners::new(worker.clone(), policy);
+    while let Some(command) = commands.recv().await {
+        match command {
+            WorkerCommand::Listener(command) => listeners.apply(command),
+            WorkerCommand::Shutdown => break,
+        }
+    }
+    worker.panics.get()
+}
+
+/// A worker without clusters: every call fails.
+struct NoClusters;
+
+impl AsyncClient for NoClusters {
+    fn call(
+        &self,
+        _cluster: &str,
+        _request: AsyncRequest,
+    ) -> LocalBoxFuture<'static, Result<AsyncResponse, AsyncFailure>> {
+        Box::pin(async { Err(AsyncFailure::UnknownCluster) })
+    }
+}
