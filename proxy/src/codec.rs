@@ -2,5 +2,26 @@
 //! nothing above it sees a framing header, a frame, or a codec library.
 
 pub mod buffers;
+pub mod http1;
+
+use std::io;
+
+use nuncio_core::http::{Chunk, HeaderMap};
 
 pub use buffers::Buffers;
+
+/// One event of a body. After `Trailers` or `End` there is nothing more.
+#[derive(Debug)]
+pub enum Body<'s> {
+    /// Never empty.
+    Data(Chunk<'s>),
+    Trailers(HeaderMap),
+    End,
+}
+
+/// How a peer went away while nobody was reading from it.
+#[derive(Debug)]
+pub enum GoneReason {
+    Eof,
+    Reset(io::Error),
+}

@@ -3,18 +3,21 @@
 //! Layers, lowest first; a layer imports only what stands above it in this list:
 //!
 //! - [`version`]: which build this is
+//! - [`calendar`]: dates from seconds
 //! - [`logging`]: the proxy's own log
 //! - [`lifecycle`]: the state of the server and of its draining
-//! - [`stats_sink`]: all stats as text
 //! - [`net`]: the sockets it opens
 //! - [`codec`]: HTTP connections as our own types
 //! - [`upstream`]: clusters, balancers, pools
 //! - [`network`]: what a connection's bytes are handed to
 //! - [`listener`]: listeners, from configuration to accept loops
 //! - [`extensions`]: what is in the binary
+//! - [`admin`]: pages about the running proxy
 //! - [`server`]: what it is asked to do, main and worker threads
 //! - [`cli`]: the command line
 
+pub mod admin;
+pub mod calendar;
 pub mod cli;
 pub mod codec;
 pub mod extensions;
@@ -24,6 +27,5 @@ pub mod logging;
 pub mod net;
 pub mod network;
 pub mod server;
-pub mod stats_sink;
 pub mod upstream;
 pub mod version;

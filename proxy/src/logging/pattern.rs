@@ -9,6 +9,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::Level;
+use crate::calendar::Date;
 
 /// What one line is made of.
 pub(super) struct Line<'a> {
@@ -43,22 +44,6 @@ enum Pad {
 
 /// No wider than this: spdlog's own limit.
 const WIDEST: usize = 64;
-
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 // === impl Pattern ===
 
@@ -174,80 +159,6 @@ fn escape(text: &str, json: bool, out: &mut String) {
                     if json { write!(out, "\\u{:04x}", u32::from(c)) } else { write!(out, "\\x{:02x}", u32::from(c)) };
             }
             c => out.push(c),
-        }
-    }
-}
-
-/// A moment of the proleptic Gregorian calendar, UTC.
-struct Date {
-    year: u64,
-    month: usize,
-    day: u64,
-    weekday: usize,
-    hour: u64,
-    minute: u64,
-    second: u64,
-    since_epoch: Duration,
-}
-
-// === impl Date ===
-
-impl Date {
-    fn new(since_epoch: Duration) -> Date {
-        let seconds = since_epoch.as_secs();
-        let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
-        // Years are counted from March, so that the leap day is the last of its year.
-        let shifted = days + 719_468;
-        let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let shifted_month = (5 * day_of_year + 2) / 153;
-        let month = if shifted_month < 10 { shifted_month + 2 } else { shifted_month - 10 } as usize;
-        Date {
-            year: year_of_era + era * 400 + u64::from(month < 2),
-            month,
-            day: day_of_year - (153 * shifted_month + 2) / 5 + 1,
-            weekday: ((days + 4) % 7) as usize,
-            hour: second_of_day / 3_600,
-            minute: second_of_day / 60 % 60,
-            second: second_of_day % 60,
-            since_epoch,
-        }
-    }
-
-    fn field(&self, letter: char, out: &mut String) -> std::fmt::Result {
-        let Date { year, day, hour, minute, second, .. } = *self;
-        let month = self.month + 1;
-        let half = if hour < 12 { "AM" } else { "PM" };
-        let hour12 = (hour + 11) % 12 + 1;
-        let (month_name, day_name) = (MONTHS[self.month], DAYS[self.weekday]);
-        match letter {
-            'Y' => write!(out, "{year}"),
-            'C' => write!(out, "{:02}", year % 100),
-            'm' => write!(out, "{month:02}"),
-            'd' => write!(out, "{day:02}"),
-            'H' => write!(out, "{hour:02}"),
-            'I' => write!(out, "{hour12:02}"),
-            'M' => write!(out, "{minute:02}"),
-            'S' => write!(out, "{second:02}"),
-            'e' => write!(out, "{:03}", self.since_epoch.subsec_millis()),
-            'f' => write!(out, "{:06}", self.since_epoch.subsec_micros()),
-            'F' => write!(out, "{:09}", self.since_epoch.subsec_nanos()),
-            'E' => write!(out, "{}", self.since_epoch.as_secs()),
-            'p' => out.write_str(half),
-            'T' | 'X' => write!(out, "{hour:02}:{minute:02}:{second:02}"),
-            'R' => write!(out, "{hour:02}:{minute:02}"),
-            'r' => write!(out, "{hour12:02}:{minute:02}:{second:02} {half}"),
-            'D' | 'x' => write!(out, "{month:02}/{day:02}/{:02}", year % 100),
-            'a' => out.write_str(&day_name[..3]),
-            'A' => out.write_str(day_name),
-            'b' | 'h' => out.write_str(&month_name[..3]),
-            'B' => out.write_str(month_name),
-            'c' => {
-                write!(out, "{} {} {day} {hour:02}:{minute:02}:{second:02} {year}", &day_name[..3], &month_name[..3])
-            }
-            'z' => out.write_str("+00:00"),
-            other => write!(out, "%{other}"),
         }
     }
 }

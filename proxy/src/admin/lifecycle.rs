@@ -1,0 +1,80 @@
+//! `/ready`, `/healthcheck/fail`, `/healthcheck/ok`, `/init_dump`, `/quitquitquit`: the state of the server.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::json;
+
+use super::{Answer, Page, Param, ParamKind};
+use crate::lifecycle::{Lifecycle, ServerState};
+
+const MASK: &[Param] =
+    &[Param { name: "mask", help: "kind of what is waited for, e.g. listener", kind: ParamKind::Text }];
+
+/// `quit` begins to end the process; the answer is sent before it does.
+pub fn pages(lifecycle: &Arc<Lifecycle>, quit: Rc<dyn Fn()>) -> Vec<Page> {
+    let (ready, fail, ok, init) = (lifecycle.clone(), lifecycle.clone(), lifecycle.clone(), lifecycle.clone());
+    vec![
+        Page::new("/ready", "print server state, return 200 if LIVE, otherwise return 503", move |_| {
+            answer_ready(&ready)
+        }),
+        Page::act("/healthcheck/fail", "cause the server to fail health checks", move |_| {
+            fail.set_health_failed(true);
+            Answer::ok()
+        }),
+        Page::act("/healthcheck/ok", "cause the server to pass health checks", move |_| {
+            ok.set_health_failed(false);
+            Answer::ok()
+        }),
+        Page::new("/init_dump", "print what the initialization waits for", move |_| init_dump(&init)).with_params(MASK),
+        Page::act("/quitquitquit", "exit the server", move |_| {
+            quit();
+            Answer::ok()
+        }),
+    ]
+}
+
+fn answer_ready(lifecycle: &Lifecycle) -> Answer {
+    let state = lifecycle.state();
+    let text = format!("{}\n", state.as_str());
+    match state {
+        ServerState::Live => Answer::text(text),
+        _ => Answer::error(StatusCode::SERVICE_UNAVAILABLE, text),
+    }
+}
+
+/// `envoy.admin.v3.UnreadyTargetsDumps`. All targets hang on the server here, so there is one dump.
+fn init_dump(lifecycle: &Lifecycle) -> Answer {
+    let awaited = lifecycle.awaited();
+    if awaited.is_empty() {
+        return Answer::json(&json!({}));
+    }
+    Answer::json(&json!({"unready_targets_dumps": [{"name": "init manager Server", "target_names": awaited}]}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_live_server_is_ready() {
+        let lifecycle = Lifecycle::default();
+        let ready = |l: &Lifecycle| (answer_ready(l).status.as_u16(), answer_ready(l).into_text());
+        assert_eq!(ready(&lifecycle), (503, "PRE_INITIALIZING\n".to_owned()));
+        lifecycle.set_initialization(ServerState::Initializing);
+        assert_eq!(ready(&lifecycle), (503, "INITIALIZING\n".to_owned()));
+        lifecycle.set_initialization(ServerState::Live);
+        assert_eq!(ready(&lifecycle), (200, "LIVE\n".to_owned()));
+        lifecycle.set_health_failed(true);
+        assert_eq!(ready(&lifecycle), (503, "DRAINING\n".to_owned()));
+    }
+
+    #[test]
+    fn the_init_dump_names_what_is_waited_for() {
+        let lifecycle = Lifecycle::default();
+        assert_eq!(init_dump(&lifecycle).into_text(), "{}\n");
+        lifecycle.set_awaited(vec!["target a".to_owned()]);
+        assert!(init_dump(&lifecycle).into_text().contains("\"target a\""));
+    }
+}

@@ -1,0 +1,416 @@
+//! Heads, from our types to bytes.
+//!
+//! Framing is written from [`Framing`] alone. Every byte of a method, path, name or value is
+//! looked at again before it is written: whatever a filter, an authorizer or an HTTP/2 client
+//! put into a head, it cannot end a line.
+
+use nuncio_core::http::header_map::decimal;
+use nuncio_core::http::{Framing, HeaderMap, RequestHead, ResponseHead, Version};
+
+use super::fields;
+use super::options::HeaderCase;
+use super::request::MethodKind;
+
+/// What may still be written after a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Outgoing {
+    /// The message is complete.
+    #[default]
+    Done,
+    /// So many bytes.
+    Length(u64),
+    Chunked,
+    /// Ended by closing the connection.
+    UntilClose,
+    /// A response without body (HEAD, 204, 304): what the caller sends is not written.
+    Discard,
+    /// An upgrade or CONNECT: bytes as they are.
+    Tunnel,
+}
+
+/// A head that may not be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unwritable(pub(crate) &'static str);
+
+/// Which response this is, as far as the request decides it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Answering {
+    pub(crate) method: MethodKind,
+    pub(crate) version: Version,
+}
+
+pub(crate) fn request_head(
+    out: &mut Vec<u8>,
+    head: &RequestHead,
+    end: bool,
+    upgrade: bool,
+    case: HeaderCase,
+) -> Result<Outgoing, Unwritable> {
+    let start = out.len();
+    let written = write_request_head(out, head, end, upgrade, case);
+    if written.is_err() {
+        out.truncate(start);
+    }
+    written
+}
+
+fn write_request_head(
+    out: &mut Vec<u8>,
+    head: &RequestHead,
+    end: bool,
+    upgrade: bool,
+    case: HeaderCase,
+) -> Result<Outgoing, Unwritable> {
+    let method = head.method();
+    if method.is_empty() || !method.iter().all(|&b| is_token(b)) {
+        return Err(Unwritable("method"));
+    }
+    let kind = MethodKind::of(method);
+    let authority = head.authority().ok_or(Unwritable("no host"))?;
+    if !authority.iter().all(|&b| is_visible(b)) {
+        return Err(Unwritable("host"));
+    }
+    let target = if kind == MethodKind::Connect { authority } else { head.path().unwrap_or_default() };
+    if target.is_empty() || !target.iter().all(|&b| is_visible(b)) {
+        return Err(Unwritable("path"));
+    }
+    out.extend_from_slice(method);
+    out.push(b' ');
+    out.extend_from_slice(target);
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    write_field(out, b"host", authority, case)?;
+    for (name, value) in head.headers.iter() {
+        if !is_rebuilt(name, upgrade) && name != b"host" {
+            write_field(out, name, value, case)?;
+        }
+    }
+    let outgoing = if upgrade || kind == MethodKind::Connect {
+        Outgoing::Tunnel
+    } else {
+        request_framing(out, head.framing, method, end, case)?
+    };
+    out.extend_from_slice(b"\r\n");
+    Ok(outgoing)
+}
+
+fn request_framing(
+    out: &mut Vec<u8>,
+    framing: Framing,
+    method: &[u8],
+    end: bool,
+    case: HeaderCase,
+) -> Result<Outgoing, Unwritable> {
+    match framing {
+        Framing::Length(n) if end && n > 0 => Err(Unwritable("a length without a body")),
+        Framing::Length(n) => {
+            write_length(out, n, case);
+            Ok(if n == 0 { Outgoing::Done } else { Outgoing::Length(n) })
+        }
+        _ if end => {
+            // As Envoy: an explicit zero, except for the methods that hardly ever have a body.
+            if !matches!(method, b"GET" | b"HEAD" | b"DELETE" | b"TRACE") {
+                write_length(out, 0, case);
+            }
+            Ok(Outgoing::Done)
+        }
+        _ => {
+            write_chunked(out, case);
+            Ok(Outgoing::Chunked)
+        }
+    }
+}
+
+/// Writes a response's head; what cannot be written in a field is left out. `close` and `tunnel`
+/// are the caller's; says how the body is to be written, and whether it ends by closing.
+pub(crate) fn response_head(
+    out: &mut Vec<u8>,
+    head: &ResponseHead,
+    answering: Answering,
+    end: bool,
+    mut close: bool,
+    tunnel: bool,
+    case: HeaderCase,
+) -> (Outgoing, bool) {
+    write_status_line(out, head.status, answering.version);
+    write_fields(out, &head.headers, tunnel, case);
+    let outgoing = response_framing(out, head, answering, end, tunnel, case);
+    let http10 = answering.version == Version::Http10;
+    // As Envoy: to HTTP/1.0, a response without a length is ended by closing, also one without body.
+    close |= http10 && !(outgoing == Outgoing::Done || has_length(head, outgoing));
+    if !tunnel {
+        if close {
+            write_name(out, b"connection", case);
+            out.extend_from_slice(b": close\r\n");
+        } else if http10 {
+            write_name(out, b"connection", case);
+            out.extend_from_slice(b": keep-alive\r\n");
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    (outgoing, close)
+}
+
+fn has_length(head: &ResponseHead, outgoing: Outgoing) -> bool {
+    match outgoing {
+        Outgoing::Length(_) => true,
+        Outgoing::Discard => head.status != 204 && matches!(head.framing, Framing::Length(_)),
+        _ => false,
+    }
+}
+
+fn response_framing(
+    out: &mut Vec<u8>,
+    head: &ResponseHead,
+    answering: Answering,
+    end: bool,
+    tunnel: bool,
+    case: HeaderCase,
+) -> Outgoing {
+    if tunnel {
+        return Outgoing::Tunnel;
+    }
+    if head.status == 204 {
+        return Outgoing::Discard;
+    }
+    let http10 = answering.version == Version::Http10;
+    let is_head = answering.method == MethodKind::Head;
+    if is_head || head.status == 304 {
+        match head.framing {
+            Framing::Length(n) => write_length(out, n, case),
+            // As Envoy: a guess at what GET would have got.
+            _ if is_head && !http10 && head.status != 304 => write_chunked(out, case),
+            _ => {}
+        }
+        return Outgoing::Discard;
+    }
+    match head.framing {
+        Framing::Length(n) if !end && n > 0 => {
+            write_length(out, n, case);
+            Outgoing::Length(n)
+        }
+        Framing::Length(0) => {
+            write_length(out, 0, case);
+            Outgoing::Done
+        }
+        _ if end => {
+            write_length(out, 0, case);
+            Outgoing::Done
+        }
+        _ if http10 => Outgoing::UntilClose,
+        _ => {
+            write_chunked(out, case);
+            Outgoing::Chunked
+        }
+    }
+}
+
+/// An interim response (1xx): no framing, no decision about the connection.
+pub(crate) fn interim_head(out: &mut Vec<u8>, head: &ResponseHead, case: HeaderCase) {
+    write_status_line(out, head.status, Version::Http11);
+    write_fields(out, &head.headers, false, case);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The last chunk and the trailer section.
+pub(crate) fn trailers(out: &mut Vec<u8>, trailers: &HeaderMap, case: HeaderCase) {
+    out.extend_from_slice(b"0\r\n");
+    for (name, value) in trailers.iter().filter(|(name, _)| fields::is_trailer(name)) {
+        // Its own checks leave nothing half-written.
+        let _ = write_field(out, name, value, case);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The line before a chunk's data, in `buf`.
+pub(crate) fn chunk_line(len: usize, buf: &mut [u8; 18]) -> &[u8] {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    buf[16..].copy_from_slice(b"\r\n");
+    let (mut n, mut at) = (len, 16);
+    loop {
+        at -= 1;
+        buf[at] = HEX[n & 15];
+        n >>= 4;
+        if n == 0 {
+            return &buf[at..];
+        }
+    }
+}
+
+fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap, upgrade: bool, case: HeaderCase) {
+    for (name, value) in headers.iter() {
+        if is_rebuilt(name, upgrade) {
+            continue;
+        }
+        // A field that cannot be written is worth less than a response.
+        if write_field(out, name, value, case).is_err() {
+            tracing::debug!(name = %name.escape_ascii(), "a header that cannot be written was left out");
+        }
+    }
+}
+
+/// Fields that this codec writes from what it knows, or does not pass on.
+fn is_rebuilt(name: &[u8], upgrade: bool) -> bool {
+    if name.is_empty() || name[0] == b':' {
+        return true;
+    }
+    match name.len() {
+        7 if name == b"upgrade" => !upgrade,
+        10 if name == b"connection" => !upgrade,
+        10 => name == b"keep-alive",
+        14 => name == b"content-length",
+        16 => name == b"proxy-connection",
+        17 => name == b"transfer-encoding",
+        _ => false,
+    }
+}
+
+fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8], case: HeaderCase) -> Result<(), Unwritable> {
+    if name.is_empty() || !name.iter().all(|&b| is_token(b)) {
+        return Err(Unwritable("header name"));
+    }
+    // No early exit, so that it is done many bytes at a time.
+    if value.iter().fold(false, |bad, &b| bad | (b < b' ' && b != b'\t') | (b == 0x7f)) {
+        return Err(Unwritable("header value"));
+    }
+    write_name(out, name, case);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+fn write_name(out: &mut Vec<u8>, name: &[u8], case: HeaderCase) {
+    let at = out.len();
+    out.extend_from_slice(name);
+    if case == HeaderCase::Proper {
+        let mut capital = true;
+        for b in &mut out[at..] {
+            if capital {
+                b.make_ascii_uppercase();
+            }
+            capital = !b.is_ascii_alphanumeric();
+        }
+    }
+}
+
+fn write_length(out: &mut Vec<u8>, n: u64, case: HeaderCase) {
+    write_name(out, b"content-length", case);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(decimal(n, &mut [0; 20]));
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_chunked(out: &mut Vec<u8>, case: HeaderCase) {
+    write_name(out, b"transfer-encoding", case);
+    out.extend_from_slice(b": chunked\r\n");
+}
+
+fn write_status_line(out: &mut Vec<u8>, status: u16, version: Version) {
+    let version: &[u8] = if version == Version::Http10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " };
+    out.extend_from_slice(version);
+    out.extend_from_slice(decimal(u64::from(status), &mut [0; 20]));
+    out.push(b' ');
+    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// tchar of RFC 9110.
+fn is_token(b: u8) -> bool {
+    const TOKEN: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut i = 0;
+        while i < 128 {
+            let b = i as u8;
+            table[i] = b.is_ascii_alphanumeric()
+                || matches!(
+                    b,
+                    b'!' | b'#'
+                        | b'$'
+                        | b'%'
+                        | b'&'
+                        | b'\''
+                        | b'*'
+                        | b'+'
+                        | b'-'
+                        | b'.'
+                        | b'^'
+                        | b'_'
+                        | b'`'
+                        | b'|'
+                        | b'~'
+                );
+            i += 1;
+        }
+        table
+    };
+    TOKEN[usize::from(b)]
+}
+
+/// What a request target or a host may be made of.
+fn is_visible(b: u8) -> bool {
+    matches!(b, b'!'..=b'~')
+}
+
+/// Envoy's phrases; it calls every other status Unknown.
+pub(crate) fn reason(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        203 => "Non-Authoritative Information",
+        204 => "No Content",
+        205 => "Reset Content",
+        206 => "Partial Content",
+        207 => "Multi-Status",
+        208 => "Already Reported",
+        226 => "IM Used",
+        300 => "Multiple Choices",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        305 => "Use Proxy",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        402 => "Payment Required",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        407 => "Proxy Authentication Required",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Payload Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        422 => "Unprocessable Entity",
+        423 => "Locked",
+        424 => "Failed Dependency",
+        426 => "Upgrade Required",
+        428 => "Precondition Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        506 => "Variant Also Negotiates",
+        507 => "Insufficient Storage",
+        508 => "Loop Detected",
+        510 => "Not Extended",
+        511 => "Network Authentication Required",
+        _ => "Unknown",
+    }
+}

@@ -1,0 +1,495 @@
+//! The socket of a connection, with what was read too early and what was not written yet.
+//!
+//! Reads go through the worker's scratch buffer; what belongs to somebody later is kept in
+//! `input`. Writes go to the socket at once where they are large, and otherwise wait in `output`
+//! behind the head. Both vectors are borrowed from the worker and go back when they are empty.
+
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll, ready};
+
+use nuncio_core::http::{Framing, HeaderMap};
+use nuncio_core::net::Io;
+
+use super::chunked::{ChunkDecoder, Until};
+use super::encode::{self, Outgoing};
+use super::error::FieldsError;
+use super::fields;
+use super::options::HeaderCase;
+use crate::codec::Buffers;
+
+/// Read at most so much while a head is awaited: what lies behind the head is copied once more.
+pub(super) const HEAD_READ: usize = 16 * 1024;
+/// Data up to this size is copied behind what waits in `output`, to go in one write with it.
+const COPY_LIMIT: usize = 4 * 1024;
+/// More than this in `output` goes to the socket before more is copied behind it.
+const OUTPUT_LIMIT: usize = 32 * 1024;
+/// What is read ahead while nobody asks for it.
+const READ_AHEAD: usize = 64 * 1024;
+
+/// What of a message's body is still to be read.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    Done,
+    Length(u64),
+    UntilClose,
+    Chunked(ChunkDecoder),
+    /// Behind the last chunk.
+    Trailers,
+}
+
+impl Incoming {
+    pub(super) fn of(framing: Framing) -> Self {
+        match framing {
+            Framing::None | Framing::Length(0) => Self::Done,
+            Framing::Length(n) => Self::Length(n),
+            Framing::Streamed => Self::Chunked(ChunkDecoder::new()),
+            Framing::UntilClose => Self::UntilClose,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self, Self::Done)
+    }
+}
+
+/// What reading a body brought; data lies at the start of the scratch buffer.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Data(usize),
+    Trailers(HeaderMap),
+    End,
+}
+
+/// Why a body cannot be read to its end.
+#[derive(Debug)]
+pub(super) enum BodyFault {
+    Chunk,
+    Trailers(FieldsError),
+    Eof,
+    Io(io::Error),
+}
+
+/// Limits of a trailer section.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TrailerRules {
+    pub(super) keep: bool,
+    pub(super) max_bytes: usize,
+    pub(super) max_fields: usize,
+}
+
+pub(super) struct Wire {
+    pub(super) io: Io,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    received: u64,
+    sent: u64,
+    /// `input` is consumed up to here.
+    consumed: u32,
+    /// `output` is written up to here.
+    written: u32,
+    /// Of an incomplete head: the length at which it was last parsed.
+    tried: u32,
+    eof: bool,
+}
+
+impl Wire {
+    pub(super) fn new(io: Io, preread: Vec<u8>) -> Self {
+        Self {
+            io,
+            received: preread.len() as u64,
+            input: preread,
+            output: Vec::new(),
+            sent: 0,
+            consumed: 0,
+            written: 0,
+            tried: 0,
+            eof: false,
+        }
+    }
+
+    pub(super) fn into_parts(mut self) -> (Io, Vec<u8>) {
+        self.input.drain(..self.consumed as usize);
+        (self.io, self.input)
+    }
+
+    /// Bytes received, and bytes sent, in all.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        (self.received, self.sent)
+    }
+
+    pub(super) fn is_eof(&self) -> bool {
+        self.eof
+    }
+
+    // === reading ===
+
+    /// Read and not consumed.
+    pub(super) fn pending(&self) -> &[u8] {
+        &self.input[self.consumed as usize..]
+    }
+
+    pub(super) fn consume(&mut self, n: usize) {
+        self.consumed += n as u32;
+        self.tried = 0;
+        if self.consumed as usize >= self.input.len() {
+            self.input.clear();
+            self.consumed = 0;
+        }
+    }
+
+    /// Drops what was read and not consumed.
+    pub(super) fn discard_pending(&mut self) {
+        self.consume(self.pending().len());
+    }
+
+    /// Whether an incomplete head in `pending` is worth parsing again: always while it is short,
+    /// then only when it has doubled or its empty line is there, so that a head that comes byte by
+    /// byte does not cost its length squared.
+    pub(super) fn worth_parsing(&self) -> bool {
+        const ALWAYS: usize = 1024;
+        let pending = self.pending();
+        let tried = self.tried as usize;
+        if pending.len() <= tried {
+            return false;
+        }
+        let fresh = &pending[tried.saturating_sub(3)..];
+        tried == 0
+            || pending.len() <= ALWAYS
+            || pending.len() >= 2 * tried
+            || memchr::memchr_iter(b'\n', fresh).any(|i| matches!(&fresh[i + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))
+    }
+
+    /// `pending` was parsed and is incomplete.
+    pub(super) fn mark_tried(&mut self) {
+        self.tried = self.pending().len() as u32;
+    }
+
+    /// Reads into `scratch`; 0 is the peer's end.
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.eof {
+            return Poll::Ready(Ok(0));
+        }
+        let n = ready!(self.io.poll_read(cx, scratch))?;
+        self.received += n as u64;
+        self.eof = n == 0;
+        Poll::Ready(Ok(n))
+    }
+
+    /// Keeps bytes that were read for somebody later.
+    pub(super) fn keep(&mut self, buffers: &Buffers, bytes: &[u8]) {
+        if self.input.capacity() == 0 && !bytes.is_empty() {
+            self.input = buffers.take();
+        }
+        self.keep_more(bytes);
+    }
+
+    fn keep_more(&mut self, bytes: &[u8]) {
+        if self.consumed > 0 {
+            self.input.drain(..self.consumed as usize);
+            self.consumed = 0;
+        }
+        self.input.extend_from_slice(bytes);
+    }
+
+    /// Gives empty buffers back to the worker.
+    pub(super) fn release(&mut self, buffers: &Buffers) {
+        if self.input.is_empty() && self.input.capacity() > 0 {
+            buffers.give(std::mem::take(&mut self.input));
+        }
+        if self.output.is_empty() && self.output.capacity() > 0 {
+            buffers.give(std::mem::take(&mut self.output));
+        }
+    }
+
+    /// The next piece of a body.
+    pub(super) fn poll_body(
+        &mut self,
+        incoming: &mut Incoming,
+        rules: TrailerRules,
+        cx: &mut Context<'_>,
+        scratch: &mut [u8],
+    ) -> Poll<Result<Piece, BodyFault>> {
+        loop {
+            match incoming {
+                Incoming::Done => return Poll::Ready(Ok(Piece::End)),
+                Incoming::Trailers => {
+                    let trailers = ready!(self.poll_trailers(rules, cx, scratch))?;
+                    *incoming = Incoming::Done;
+                    return Poll::Ready(Ok(trailers.map_or(Piece::End, Piece::Trailers)));
+                }
+                Incoming::UntilClose => {
+                    let n = match ready!(self.poll_fill(cx, scratch, usize::MAX)) {
+                        Err(BodyFault::Eof) => {
+                            *incoming = Incoming::Done;
+                            continue;
+                        }
+                        other => other?,
+                    };
+                    return Poll::Ready(Ok(Piece::Data(n)));
+                }
+                Incoming::Length(remaining) => {
+                    // A little more than the body, so that the read is short and the next one knows
+                    // that the socket is empty; and not much more, because it would be kept.
+                    let most = usize::try_from(*remaining).unwrap_or(usize::MAX).saturating_add(HEAD_READ);
+                    let n = ready!(self.poll_fill(cx, scratch, most))?;
+                    let data = usize::try_from(*remaining).unwrap_or(usize::MAX).min(n);
+                    self.put_back(&scratch[data..n]);
+                    *remaining -= data as u64;
+                    if *remaining == 0 {
+                        *incoming = Incoming::Done;
+                    }
+                    return Poll::Ready(Ok(Piece::Data(data)));
+                }
+                Incoming::Chunked(decoder) => {
+                    let n = ready!(self.poll_fill(cx, scratch, usize::MAX))?;
+                    let decoded = decoder.decode(&mut scratch[..n]).map_err(|_| BodyFault::Chunk)?;
+                    self.put_back(&scratch[decoded.consumed..n]);
+                    match decoded.until {
+                        Until::More => {}
+                        Until::Trailers => *incoming = Incoming::Trailers,
+                        Until::End => *incoming = Incoming::Done,
+                    }
+                    if decoded.data > 0 {
+                        return Poll::Ready(Ok(Piece::Data(decoded.data)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves up to `most` bytes into `scratch`: those kept, else those of one read.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, scratch: &mut [u8], most: usize) -> Poll<Result<usize, BodyFault>> {
+        let most = most.min(scratch.len());
+        let n = self.pending().len().min(most);
+        if n > 0 {
+            scratch[..n].copy_from_slice(&self.pending()[..n]);
+            self.consume(n);
+            return Poll::Ready(Ok(n));
+        }
+        match ready!(self.poll_read(cx, &mut scratch[..most])) {
+            Ok(0) => Poll::Ready(Err(BodyFault::Eof)),
+            Ok(n) => Poll::Ready(Ok(n)),
+            Err(e) => Poll::Ready(Err(BodyFault::Io(e))),
+        }
+    }
+
+    /// What `poll_fill` brought and the body did not want goes back before what is still kept.
+    fn put_back(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let at = self.consumed as usize;
+        if at >= bytes.len() {
+            let start = at - bytes.len();
+            self.input[start..at].copy_from_slice(bytes);
+            self.consumed = start as u32;
+        } else {
+            self.input.splice(..at, bytes.iter().copied());
+            self.consumed = 0;
+        }
+    }
+
+    /// The trailer section; `None` if nothing of it is passed on.
+    fn poll_trailers(
+        &mut self,
+        rules: TrailerRules,
+        cx: &mut Context<'_>,
+        scratch: &mut [u8],
+    ) -> Poll<Result<Option<HeaderMap>, BodyFault>> {
+        loop {
+            if self.worth_parsing() {
+                // Envoy counts trailers only where it passes them on.
+                let max = if rules.keep { rules.max_fields } else { rules.max_fields.max(1024) };
+                let parsed = fields::parse(self.pending(), max, |fields, len| {
+                    (len, if rules.keep { fields::allowed_trailers(fields) } else { HeaderMap::new() })
+                });
+                match parsed.map_err(BodyFault::Trailers)? {
+                    Some((len, _)) if len > rules.max_bytes => {
+                        return Poll::Ready(Err(BodyFault::Trailers(FieldsError::TooLarge)));
+                    }
+                    Some((len, map)) => {
+                        self.consume(len);
+                        return Poll::Ready(Ok(Some(map).filter(|m| !m.is_empty())));
+                    }
+                    None => self.mark_tried(),
+                }
+            }
+            if self.pending().len() > rules.max_bytes {
+                return Poll::Ready(Err(BodyFault::Trailers(FieldsError::TooLarge)));
+            }
+            let most = scratch.len().min(HEAD_READ);
+            match ready!(self.poll_read(cx, &mut scratch[..most])) {
+                Ok(0) => return Poll::Ready(Err(BodyFault::Eof)),
+                Ok(n) => self.keep_more(&scratch[..n]),
+                Err(e) => return Poll::Ready(Err(BodyFault::Io(e))),
+            }
+        }
+    }
+
+    /// Reads ahead while nobody asks; ready when the peer has gone (`Ok` for its FIN). Once
+    /// [`READ_AHEAD`] bytes lie unread, its going away is not seen any more.
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<io::Result<()>> {
+        loop {
+            if self.eof {
+                return Poll::Ready(Ok(()));
+            }
+            let room = READ_AHEAD.saturating_sub(self.pending().len()).min(scratch.len());
+            if room == 0 {
+                return Poll::Pending;
+            }
+            let n = ready!(self.poll_read(cx, &mut scratch[..room]))?;
+            self.keep_more(&scratch[..n]);
+        }
+    }
+
+    // === writing ===
+
+    pub(super) fn buffered(&self) -> usize {
+        self.output.len() - self.written as usize
+    }
+
+    /// The vector that waits for the next write.
+    pub(super) fn output(&mut self, buffers: &Buffers) -> &mut Vec<u8> {
+        if self.output.capacity() == 0 {
+            self.output = buffers.take();
+        }
+        &mut self.output
+    }
+
+    /// Writes a piece of a body as `outgoing` frames it.
+    pub(super) fn send_data(
+        &mut self,
+        outgoing: &mut Outgoing,
+        cx: &mut Context<'_>,
+        buffers: &Buffers,
+        data: &[u8],
+        end: bool,
+    ) -> io::Result<()> {
+        let mut line = [0; 18];
+        let (before, after): (&[u8], &[u8]) = match outgoing {
+            Outgoing::Discard => (b"", b""),
+            Outgoing::Done if data.is_empty() => (b"", b""),
+            Outgoing::Done => return Err(wrong_length()),
+            Outgoing::Length(remaining) => {
+                *remaining = remaining.checked_sub(data.len() as u64).ok_or_else(wrong_length)?;
+                if end && *remaining > 0 {
+                    return Err(wrong_length());
+                }
+                (b"", b"")
+            }
+            Outgoing::Chunked if data.is_empty() => (b"", if end { b"0\r\n\r\n" } else { b"" }),
+            Outgoing::Chunked => {
+                (encode::chunk_line(data.len(), &mut line), if end { b"\r\n0\r\n\r\n" } else { b"\r\n" })
+            }
+            Outgoing::UntilClose | Outgoing::Tunnel => (b"", b""),
+        };
+        let written =
+            if *outgoing == Outgoing::Discard { Ok(()) } else { self.send(cx, buffers, [before, data, after]) };
+        if end || *outgoing == Outgoing::Length(0) {
+            *outgoing = Outgoing::Done;
+        }
+        written
+    }
+
+    /// The end of a chunked body with trailers; other framings have no place for them.
+    pub(super) fn send_trailers(
+        &mut self,
+        outgoing: &mut Outgoing,
+        buffers: &Buffers,
+        trailers: Option<&HeaderMap>,
+        case: HeaderCase,
+    ) -> io::Result<()> {
+        match (std::mem::take(outgoing), trailers) {
+            (Outgoing::Chunked, Some(trailers)) => encode::trailers(self.output(buffers), trailers, case),
+            (Outgoing::Chunked, None) => self.output(buffers).extend_from_slice(b"0\r\n\r\n"),
+            (Outgoing::Length(n), _) if n > 0 => return Err(wrong_length()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, cx: &mut Context<'_>, buffers: &Buffers, parts: [&[u8]; 3]) -> io::Result<()> {
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        if len == 0 {
+            return Ok(());
+        }
+        if len <= COPY_LIMIT && self.buffered() + len <= OUTPUT_LIMIT {
+            let output = self.output(buffers);
+            parts.iter().for_each(|p| output.extend_from_slice(p));
+            return Ok(());
+        }
+        let waiting = self.buffered();
+        let mut done = 0;
+        // Until it blocks, so that whoever waits is woken when there is room again.
+        while done < waiting + len {
+            let all = [&self.output[self.written as usize..], parts[0], parts[1], parts[2]];
+            match write_from(&mut self.io, cx, all, done) {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(n)) => done += n,
+                Poll::Ready(Err(e)) => return Err(e),
+                Poll::Pending => break,
+            }
+        }
+        self.sent += done as u64;
+        self.advance(done.min(waiting));
+        let mut skip = done.saturating_sub(waiting);
+        for part in parts {
+            let n = skip.min(part.len());
+            skip -= n;
+            if n < part.len() {
+                self.output(buffers).extend_from_slice(&part[n..]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first `n` bytes that waited are on the wire.
+    fn advance(&mut self, n: usize) {
+        const COMPACT: usize = 64 * 1024;
+        self.written += n as u32;
+        let written = self.written as usize;
+        if written == self.output.len() {
+            self.output.clear();
+            self.written = 0;
+        } else if written > COMPACT && written > self.output.len() / 2 {
+            self.output.drain(..written);
+            self.written = 0;
+        }
+    }
+
+    /// Ready when everything is on the wire.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
+        while self.buffered() > 0 {
+            let n = ready!(self.io.poll_write(cx, &self.output[self.written as usize..]))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += n as u64;
+            self.advance(n);
+        }
+        if self.output.capacity() > 0 {
+            buffers.give(std::mem::take(&mut self.output));
+        }
+        self.io.poll_flush(cx)
+    }
+}
+
+/// One vectored write of what follows the first `skip` bytes of `parts`.
+fn write_from(io: &mut Io, cx: &mut Context<'_>, parts: [&[u8]; 4], skip: usize) -> Poll<io::Result<usize>> {
+    let mut slices = [IoSlice::new(b""); 4];
+    let (mut skip, mut count) = (skip, 0);
+    for part in parts {
+        let n = skip.min(part.len());
+        skip -= n;
+        if n < part.len() {
+            slices[count] = IoSlice::new(&part[n..]);
+            count += 1;
+        }
+    }
+    io.poll_write_vectored(cx, &slices[..count])
+}
+
+/// The caller's body is not as long as its head says: nobody may take it for whole.
+fn wrong_length() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the body is not as long as its content-length")
+}
