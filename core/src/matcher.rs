@@ -4,11 +4,12 @@
 //!
 //! - [`string`]: exact, prefix, suffix, contains, regex
 //! - [`regex`]: RE2's dialect on a linear-time engine, full match, substitution
-//! - [`header`], [`query`], [`path`]: parts of a request head
+//! - [`header`], [`query`], [`cookie`], [`path`]: parts of a request head
 //! - [`cidr`]: lists of address ranges
 //! - [`value`], [`metadata`]: structured metadata and filter state
 
 pub mod cidr;
+pub mod cookie;
 pub mod header;
 pub mod metadata;
 pub mod path;
@@ -18,6 +19,7 @@ pub mod string;
 pub mod value;
 
 pub use cidr::CidrList;
+pub use cookie::{CookieMatcher, cookie};
 pub use header::HeaderMatcher;
 pub use metadata::{FilterStateMatcher, MetadataMatcher};
 pub use path::PathMatcher;

@@ -9,6 +9,7 @@
 //! - [`net`]: the sockets it opens
 //! - [`codec`]: HTTP connections as our own types
 //! - [`upstream`]: clusters, balancers, pools
+//! - [`http`]: routes, the connection manager, its filters
 //! - [`network`]: what a connection's bytes are handed to
 //! - [`listener`]: listeners, from configuration to accept loops
 //! - [`extensions`]: what is in the binary
@@ -21,6 +22,7 @@ pub mod calendar;
 pub mod cli;
 pub mod codec;
 pub mod extensions;
+pub mod http;
 pub mod lifecycle;
 pub mod listener;
 pub mod logging;

@@ -1,0 +1,41 @@
+//! Routes: which one a request takes, and what it does to the request.
+//!
+//! `RouteConfiguration` → [`RouteConfig`] (compiled on main, shared) → [`Route`] (held by a stream).
+//!
+//! - [`table`]: the compiled configuration and its builder; [`domains`], [`path_index`], [`names`] make it fast
+//! - [`route_match`], [`uri_template`]: whether a request fits a route
+//! - [`route`]: the route as streams and filters see it; [`virtual_host`]: what it inherits
+//! - [`policy`], [`retry`], [`hash_policy`]: how a request is forwarded
+//! - [`rewrite`], [`redirect`], [`direct_response`], [`weighted`], [`filter_config`]: the rest of a route
+
+mod direct_response;
+mod domains;
+mod extension;
+mod filter_config;
+mod hash_policy;
+mod names;
+mod path_index;
+mod policy;
+mod redirect;
+mod retry;
+mod rewrite;
+mod route;
+mod route_match;
+mod table;
+mod uri_template;
+mod virtual_host;
+mod weighted;
+
+pub use filter_config::{FilterConfig, ReadFilterConfig};
+pub use hash_policy::{HashInput, HashPolicy};
+pub use policy::{
+    ForwardPolicy, InternalRedirectPolicy, MaxStreamDuration, Mirror, MirrorTarget, RedirectPredicate, Upgrade,
+};
+pub use retry::{
+    BackOff, HedgePolicy, HostPredicate, PreviousPriorities, RateLimitedBackOff, ResetFormat, RetryOn, RetryPolicy,
+};
+pub use rewrite::set_authority;
+pub use route::{Action, ClusterName, Route};
+pub use route_match::MatchContext;
+pub use table::{BuildContext, RouteConfig, RouteConfigBuilder};
+pub use virtual_host::{Common, VirtualHost};

@@ -1,0 +1,55 @@
+//! Answers that a route gives by itself.
+
+use bytes::Bytes;
+use nuncio_api::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
+use nuncio_api::pb::envoy::config::route::v3::DirectResponseAction;
+use nuncio_core::error::ConfigError;
+
+#[derive(Debug)]
+pub struct DirectResponse {
+    pub status: u16,
+    pub body: Bytes,
+}
+
+impl DirectResponse {
+    /// Reads the body now; it may have `limit` bytes.
+    pub(super) fn from_proto(message: &DirectResponseAction, limit: u32) -> Result<Self, ConfigError> {
+        let body = match &message.body {
+            Some(source) => read(source, limit).map_err(|e| e.within("body"))?,
+            None => Bytes::new(),
+        };
+        Ok(Self { status: message.status.min(999) as u16, body })
+    }
+
+    /// A 201 or a redirect made by hand gets the request's own address as its location.
+    pub(super) fn has_location(&self) -> bool {
+        self.status == 201 || (300..400).contains(&self.status)
+    }
+}
+
+fn read(source: &DataSource, limit: u32) -> Result<Bytes, ConfigError> {
+    let limit = u64::from(limit);
+    let too_large = |size: u64| ConfigError::new("", format!("response body size is {size} bytes; maximum is {limit}"));
+    let body = match &source.specifier {
+        Some(Specifier::InlineString(text)) => Bytes::copy_from_slice(text.as_bytes()),
+        Some(Specifier::InlineBytes(bytes)) => Bytes::copy_from_slice(bytes),
+        Some(Specifier::Filename(path)) => {
+            let unreadable =
+                |e: std::io::Error| ConfigError::new("filename", format!("unable to read file: {path}: {e}"));
+            let size = std::fs::metadata(path).map_err(unreadable)?.len();
+            if size > limit {
+                return Err(too_large(size));
+            }
+            Bytes::from(std::fs::read(path).map_err(unreadable)?)
+        }
+        Some(Specifier::EnvironmentVariable(name)) => match std::env::var_os(name) {
+            Some(value) => Bytes::from(value.into_encoded_bytes()),
+            None => {
+                let reason = format!("Environment variable doesn't exist: {name}");
+                return Err(ConfigError::new("environment_variable", reason));
+            }
+        },
+        None => return Err(ConfigError::new("specifier", "value is required")),
+    };
+    if body.len() as u64 > limit { Err(too_large(body.len() as u64)) } else { Ok(body) }
+}

@@ -1,0 +1,171 @@
+//! What a route does to the path and the authority of a request on its way.
+
+use nuncio_api::pb::envoy::config::route::v3::{RouteAction, route_action::HostRewriteSpecifier};
+use nuncio_core::error::ConfigError;
+use nuncio_core::http::RequestHead;
+use nuncio_core::matcher::RegexRewrite;
+use nuncio_core::matcher::header::lookup_name;
+use nuncio_core::matcher::path::without_query;
+
+use super::route_match::MatchedPart;
+
+/// How the path changes; the query stays.
+#[derive(Debug, Default)]
+pub(super) enum PathRewrite {
+    #[default]
+    None,
+    /// Instead of the part that the route matched.
+    Prefix(Box<str>),
+    /// Every match inside the path without query.
+    Regex(Box<RegexRewrite>),
+}
+
+impl PathRewrite {
+    pub(super) fn from_proto(action: &RouteAction, matched: &MatchedPart) -> Result<Self, ConfigError> {
+        let ways = usize::from(!action.prefix_rewrite.is_empty())
+            + usize::from(action.regex_rewrite.is_some())
+            + usize::from(action.path_rewrite_policy.is_some());
+        if ways > 1 {
+            let reason = "Specify only one of prefix_rewrite, regex_rewrite or path_rewrite_policy";
+            return Err(ConfigError::new("", reason));
+        }
+        let template = match matched {
+            MatchedPart::Template(template) => Some(template),
+            _ => None,
+        };
+        if !action.prefix_rewrite.is_empty() {
+            if template.is_some() {
+                return Err(ConfigError::new("prefix_rewrite", "Cannot use prefix_rewrite with matcher extension"));
+            }
+            return Ok(Self::Prefix(action.prefix_rewrite.as_str().into()));
+        }
+        if let Some(regex) = &action.regex_rewrite {
+            let rewrite = RegexRewrite::from_proto(regex).map_err(|e| e.within("regex_rewrite"))?;
+            return Ok(Self::Regex(Box::new(rewrite)));
+        }
+        if let Some(policy) = &action.path_rewrite_policy {
+            let Some(template) = template else {
+                let reason = format!("unable to use {} extension without a path template to match", policy.name);
+                return Err(ConfigError::new("path_rewrite_policy", reason));
+            };
+            let rewrite = template.rewrite(policy).map_err(|e| e.within("path_rewrite_policy"))?;
+            return Ok(Self::Regex(Box::new(rewrite)));
+        }
+        Ok(Self::None)
+    }
+
+    /// Rewrites `:path`; the old one is kept in `x-envoy-original-path` if `keep_original`.
+    pub(super) fn apply(
+        &self,
+        matched: &MatchedPart,
+        head: &mut RequestHead,
+        keep_original: bool,
+        scratch: &mut Vec<u8>,
+    ) {
+        if let Self::None = self {
+            return;
+        }
+        let Some(path) = head.path() else { return };
+        let plain = without_query(path);
+        scratch.clear();
+        match self {
+            Self::None => return,
+            Self::Prefix(replacement) => {
+                let replaced = match matched {
+                    // A filter may have shortened the path since it matched.
+                    MatchedPart::Length(len) => (*len as usize).min(plain.len()),
+                    MatchedPart::WholePath | MatchedPart::Template(_) => plain.len(),
+                };
+                scratch.extend_from_slice(replacement.as_bytes());
+                scratch.extend_from_slice(&path[replaced..]);
+            }
+            Self::Regex(rewrite) => {
+                rewrite.rewrite(plain, scratch);
+                scratch.extend_from_slice(&path[plain.len()..]);
+            }
+        }
+        if keep_original {
+            let end = scratch.len();
+            scratch.extend_from_slice(path);
+            head.headers.set("x-envoy-original-path", &scratch[end..]);
+            scratch.truncate(end);
+        }
+        head.headers.set(":path", scratch.as_slice());
+    }
+}
+
+/// How the authority changes before the request leaves.
+#[derive(Debug, Default)]
+pub(super) enum HostRewrite {
+    #[default]
+    None,
+    Literal(Box<str>),
+    /// The first value of a field, if it has one.
+    Header(Box<str>),
+    PathRegex(Box<RegexRewrite>),
+    /// The upstream host's name; known only when it is chosen.
+    Auto,
+}
+
+impl HostRewrite {
+    pub(super) fn from_proto(specifier: Option<&HostRewriteSpecifier>) -> Result<Self, ConfigError> {
+        Ok(match specifier {
+            Some(HostRewriteSpecifier::HostRewriteLiteral(host)) if !host.is_empty() => {
+                Self::Literal(host.as_str().into())
+            }
+            Some(HostRewriteSpecifier::HostRewriteHeader(name)) if !name.is_empty() => {
+                Self::Header(lookup_name(name).into())
+            }
+            Some(HostRewriteSpecifier::HostRewritePathRegex(regex)) => Self::PathRegex(Box::new(
+                RegexRewrite::from_proto(regex).map_err(|e| e.within("host_rewrite_path_regex"))?,
+            )),
+            Some(HostRewriteSpecifier::AutoHostRewrite(on)) if on.value => Self::Auto,
+            Some(HostRewriteSpecifier::HostRewrite(_)) => {
+                return Err(ConfigError::new("host_rewrite", "is not implemented"));
+            }
+            _ => Self::None,
+        })
+    }
+
+    pub(super) fn apply(
+        &self,
+        head: &mut RequestHead,
+        append_forwarded_host: bool,
+        keep_original: bool,
+        scratch: &mut Vec<u8>,
+    ) {
+        scratch.clear();
+        match self {
+            Self::None | Self::Auto => return,
+            Self::Literal(host) => scratch.extend_from_slice(host.as_bytes()),
+            Self::Header(name) => scratch.extend_from_slice(head.headers.get(name).unwrap_or_default()),
+            Self::PathRegex(rewrite) => rewrite.rewrite(head.path_without_query(), scratch),
+        }
+        if !scratch.is_empty() {
+            set_authority(head, scratch, append_forwarded_host, keep_original);
+        }
+    }
+}
+
+/// Sets the authority to the last bytes of `host`; the old one goes to `x-forwarded-host` and
+/// `x-envoy-original-host` as asked. `host` is used as scratch and comes back as it was.
+pub fn set_authority(head: &mut RequestHead, host: &mut Vec<u8>, append_forwarded_host: bool, keep_original: bool) {
+    let end = host.len();
+    if let Some(old) = head.authority().filter(|old| !old.is_empty()) {
+        host.extend_from_slice(old);
+        let old = &host[end..];
+        if append_forwarded_host && last_forwarded_host(head) != Some(old) {
+            head.headers.append_to_value("x-forwarded-host", ",", old);
+        }
+        if keep_original {
+            head.headers.set("x-envoy-original-host", old);
+        }
+        host.truncate(end);
+    }
+    head.headers.set(":authority", host.as_slice());
+}
+
+/// Envoy does not repeat a host that stands last in the field already.
+fn last_forwarded_host(head: &RequestHead) -> Option<&[u8]> {
+    head.headers.get("x-forwarded-host")?.rsplit(|b| *b == b',').next().map(<[u8]>::trim_ascii)
+}

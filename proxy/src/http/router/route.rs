@@ -1,0 +1,233 @@
+//! A route as a stream holds it: what is done with the request, and what filters may know.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nuncio_api::pb::google::protobuf::Struct;
+use nuncio_core::http::{LocalReply, RequestHead, RouteView};
+use nuncio_core::metadata::Metadata;
+
+use super::direct_response::DirectResponse;
+use super::filter_config::FilterConfigs;
+use super::hash_policy::HashInput;
+use super::policy::{ForwardPolicy, Mirror};
+use super::redirect::Redirect;
+use super::retry::{HedgePolicy, RetryPolicy};
+use super::rewrite::HostRewrite;
+use super::route_match::{MatchContext, MatchedPart};
+use super::virtual_host::VirtualHost;
+
+/// One route, or one cluster of a weighted route. Shared by all workers; streams hold it by `Arc`.
+pub struct Route {
+    pub(super) name: Option<Arc<str>>,
+    pub(super) virtual_host: Arc<VirtualHost>,
+    pub(super) action: Action,
+    pub(super) matched: MatchedPart,
+    /// What few routes have.
+    pub(super) extras: Option<Arc<Extras>>,
+    pub(super) weighted: Option<Box<WeightedExtras>>,
+}
+
+/// What becomes of the request.
+#[derive(Debug)]
+pub enum Action {
+    Forward {
+        cluster: ClusterName,
+        policy: Arc<ForwardPolicy>,
+    },
+    Redirect(Box<Redirect>),
+    DirectResponse(Arc<DirectResponse>),
+    /// For filters that answer by themselves; the router has nowhere to send it.
+    NonForwarding,
+}
+
+#[derive(Debug, Clone)]
+pub enum ClusterName {
+    Named(Arc<str>),
+    /// The first value of this request header.
+    Header(Arc<str>),
+}
+
+#[derive(Default)]
+pub(super) struct Extras {
+    pub(super) metadata: Metadata,
+    pub(super) stat_prefix: Box<str>,
+    pub(super) buffer_limit: Option<u64>,
+    pub(super) filter_configs: Option<Arc<FilterConfigs>>,
+}
+
+/// What one cluster of a weighted route says of its own.
+#[derive(Default)]
+pub(super) struct WeightedExtras {
+    pub(super) host_rewrite: Box<str>,
+    pub(super) metadata_match: Option<Arc<Struct>>,
+    pub(super) filter_configs: Option<Arc<FilterConfigs>>,
+}
+
+static NO_METADATA: Metadata = Metadata(BTreeMap::new());
+
+impl Route {
+    pub fn action(&self) -> &Action {
+        &self.action
+    }
+
+    pub fn virtual_host(&self) -> &VirtualHost {
+        &self.virtual_host
+    }
+
+    /// The route's name, shared: for the stream's record.
+    pub fn shared_name(&self) -> Option<&Arc<str>> {
+        self.name.as_ref()
+    }
+
+    pub fn policy(&self) -> Option<&Arc<ForwardPolicy>> {
+        match &self.action {
+            Action::Forward { policy, .. } => Some(policy),
+            _ => None,
+        }
+    }
+
+    /// The cluster for this request. Empty if the header that names it is missing: no such cluster.
+    pub fn cluster<'a>(&'a self, head: &'a RequestHead) -> Option<&'a str> {
+        match &self.action {
+            Action::Forward { cluster: ClusterName::Named(name), .. } => Some(name),
+            Action::Forward { cluster: ClusterName::Header(name), .. } => {
+                Some(head.headers.get_str(name).unwrap_or_default())
+            }
+            _ => None,
+        }
+    }
+
+    /// The route's policy, else the virtual host's. They are not merged.
+    pub fn retry_policy(&self) -> Option<&Arc<RetryPolicy>> {
+        self.policy()?.retry.as_ref().or(self.virtual_host.retry.as_ref())
+    }
+
+    pub fn hedge_policy(&self) -> Option<&HedgePolicy> {
+        self.policy()?.hedge.as_ref().or(self.virtual_host.hedge.as_ref())
+    }
+
+    pub fn mirrors(&self) -> &[Mirror] {
+        match self.policy() {
+            Some(policy) if !policy.mirrors.is_empty() => &policy.mirrors,
+            Some(_) => &self.virtual_host.mirrors,
+            None => &[],
+        }
+    }
+
+    /// Which hosts of the cluster: the route's `metadata_match`, overlaid by the weighted cluster's.
+    pub fn metadata_match(&self) -> Option<&Arc<Struct>> {
+        let own = self.weighted.as_ref().and_then(|w| w.metadata_match.as_ref());
+        own.or_else(|| self.policy()?.metadata_match.as_ref())
+    }
+
+    /// How much of a request may be kept for retries and mirrors.
+    pub fn buffer_limit(&self) -> u64 {
+        let own = self.extras.as_ref().and_then(|e| e.buffer_limit);
+        own.or(self.virtual_host.buffer_limit).unwrap_or(u64::from(u32::MAX))
+    }
+
+    /// Where the route's own statistics go (`vhost.<v>.route.<prefix>.`), if it wants any.
+    pub fn stat_prefix(&self) -> Option<&str> {
+        self.extras.as_ref().map(|e| &*e.stat_prefix).filter(|p| !p.is_empty())
+    }
+
+    /// The upstream host's name becomes the authority, once it is chosen.
+    pub fn auto_host_rewrite(&self) -> bool {
+        self.policy().is_some_and(|p| matches!(p.host_rewrite, HostRewrite::Auto))
+    }
+
+    /// Changes a request that is to be forwarded: authority and path. `keep_original` writes
+    /// `x-envoy-original-…`. Called once, after all decode filters.
+    pub fn finalize_request(&self, head: &mut RequestHead, keep_original: bool, scratch: &mut Vec<u8>) {
+        if let Some(weighted) = &self.weighted
+            && !weighted.host_rewrite.is_empty()
+        {
+            head.headers.set(":authority", weighted.host_rewrite.as_bytes());
+        }
+        if let Some(policy) = self.policy() {
+            policy.host_rewrite.apply(head, policy.append_x_forwarded_host, keep_original, scratch);
+            policy.path_rewrite.apply(&self.matched, head, keep_original, scratch);
+        }
+    }
+
+    /// The answer of a route that does not forward. A redirect's path rewrite is visible in the
+    /// request head afterwards, as in Envoy (access logs show it).
+    pub fn local_reply(
+        &self,
+        head: &mut RequestHead,
+        keep_original: bool,
+        scratch: &mut Vec<u8>,
+    ) -> Option<LocalReply> {
+        const DETAILS: Cow<'static, str> = Cow::Borrowed("direct_response");
+        match &self.action {
+            Action::Forward { .. } | Action::NonForwarding => None,
+            Action::Redirect(redirect) => {
+                redirect.rewrite.apply(&self.matched, head, keep_original, scratch);
+                Some(LocalReply::new(redirect.code, DETAILS).header("location", redirect.location(head)))
+            }
+            Action::DirectResponse(response) => {
+                let reply = LocalReply::new(response.status, DETAILS).body(Bytes::clone(&response.body));
+                if !response.has_location() || head.path().is_none() {
+                    return Some(reply);
+                }
+                Some(reply.header("location", Redirect::default().location(head)))
+            }
+        }
+    }
+
+    /// The hash policy's value without new cookies, for `use_hash_policy`.
+    pub(super) fn stable_hash(&self, head: &RequestHead, context: &MatchContext<'_>) -> Option<u64> {
+        let input = HashInput {
+            head,
+            client: context.connection.and_then(|c| c.remote.ip()),
+            connection: context.connection,
+            filter_state: context.info.map(|i| &i.filter_state),
+        };
+        self.policy()?.hash_policy.hash(&input, None)
+    }
+
+    fn configs(&self) -> Option<&Arc<FilterConfigs>> {
+        let weighted = self.weighted.as_ref().and_then(|w| w.filter_configs.as_ref());
+        let own = || self.extras.as_ref().and_then(|e| e.filter_configs.as_ref());
+        weighted.or_else(own).or_else(|| self.virtual_host.filter_configs())
+    }
+}
+
+impl RouteView for Route {
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    fn virtual_host_name(&self) -> &str {
+        &self.virtual_host.name
+    }
+
+    fn cluster_name(&self) -> Option<&str> {
+        match &self.action {
+            Action::Forward { cluster: ClusterName::Named(name), .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    fn metadata(&self) -> &Metadata {
+        self.extras.as_ref().map_or(&NO_METADATA, |e| &e.metadata)
+    }
+
+    fn filter_configs(&self, filter: &str) -> &[Arc<dyn Any + Send + Sync>] {
+        self.configs().map_or(&[], |c| c.configs(filter))
+    }
+
+    fn filter_disabled(&self, filter: &str) -> Option<bool> {
+        self.configs().and_then(|c| c.disabled(filter))
+    }
+}
+
+impl std::fmt::Debug for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Route").field("name", &self.name).field("action", &self.action).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,141 @@
+//! What a route configuration and a virtual host say for all their routes.
+
+use std::sync::Arc;
+
+use nuncio_api::pb::envoy::config::route::v3::{self as pb, RouteConfiguration};
+use nuncio_core::error::ConfigError;
+use nuncio_core::http::HeaderMap;
+use nuncio_core::matcher::HeaderMatcher;
+use nuncio_core::metadata::Metadata;
+
+use super::filter_config::{FilterConfigs, ReadFilterConfig};
+use super::policy::Mirror;
+use super::retry::{HedgePolicy, RetryPolicy};
+
+/// Envoy's limit for bodies of direct responses.
+const DEFAULT_MAX_DIRECT_RESPONSE: u32 = 4096;
+
+/// The route configuration's own words.
+pub struct Common {
+    pub name: Arc<str>,
+    pub(super) ignore_port: bool,
+    pub(super) ignore_path_parameters: bool,
+    pub(super) max_direct_response: u32,
+    pub(super) mirrors: Arc<[Mirror]>,
+    pub(super) filter_configs: Option<Arc<FilterConfigs>>,
+    pub metadata: Metadata,
+    /// Lower case; removed from requests of external clients.
+    pub internal_only_headers: Vec<String>,
+}
+
+impl Common {
+    pub(super) fn from_proto(message: &RouteConfiguration, read: &ReadFilterConfig<'_>) -> Result<Self, ConfigError> {
+        let mirrors = Mirror::list(&message.request_mirror_policies);
+        Ok(Self {
+            name: message.name.as_str().into(),
+            ignore_port: message.ignore_port_in_host_matching,
+            ignore_path_parameters: message.ignore_path_parameters_in_path_matching,
+            max_direct_response: message
+                .max_direct_response_body_size_bytes
+                .map_or(DEFAULT_MAX_DIRECT_RESPONSE, |v| v.value),
+            mirrors: mirrors.map_err(|e| e.within("request_mirror_policies"))?,
+            filter_configs: FilterConfigs::extend(None, &message.typed_per_filter_config, read)?,
+            metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
+            internal_only_headers: message.internal_only_headers.iter().map(|h| h.to_ascii_lowercase()).collect(),
+        })
+    }
+}
+
+/// A virtual host's own words.
+pub struct VirtualHost {
+    pub name: Arc<str>,
+    pub(super) common: Arc<Common>,
+    pub(super) retry: Option<Arc<RetryPolicy>>,
+    pub(super) hedge: Option<HedgePolicy>,
+    /// Its own, or the configuration's if it has none.
+    pub(super) mirrors: Arc<[Mirror]>,
+    pub(super) filter_configs: Option<Arc<FilterConfigs>>,
+    pub metadata: Metadata,
+    pub include_request_attempt_count: bool,
+    pub include_attempt_count_in_response: bool,
+    pub include_is_timeout_retry_header: bool,
+    pub(super) buffer_limit: Option<u64>,
+    virtual_clusters: Vec<VirtualCluster>,
+}
+
+/// A named part of the requests, for statistics.
+struct VirtualCluster {
+    name: Arc<str>,
+    headers: Vec<HeaderMatcher>,
+}
+
+impl VirtualHost {
+    #[allow(deprecated)]
+    pub(super) fn from_proto(
+        message: &pb::VirtualHost,
+        common: Arc<Common>,
+        read: &ReadFilterConfig<'_>,
+    ) -> Result<Self, ConfigError> {
+        let retry = message.retry_policy.as_ref().map(RetryPolicy::from_proto).transpose();
+        let mirrors = Mirror::list(&message.request_mirror_policies);
+        let mirrors = mirrors.map_err(|e| e.within("request_mirror_policies"))?;
+        let clusters = message.virtual_clusters.iter().enumerate();
+        Ok(Self {
+            name: message.name.as_str().into(),
+            retry: retry.map_err(|e| e.within("retry_policy"))?.map(Arc::new),
+            hedge: message.hedge_policy.as_ref().map(HedgePolicy::from_proto),
+            mirrors: if mirrors.is_empty() { common.mirrors.clone() } else { mirrors },
+            filter_configs: FilterConfigs::extend(
+                common.filter_configs.as_ref(),
+                &message.typed_per_filter_config,
+                read,
+            )?,
+            metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
+            include_request_attempt_count: message.include_request_attempt_count,
+            include_attempt_count_in_response: message.include_attempt_count_in_response,
+            include_is_timeout_retry_header: message.include_is_timeout_retry_header,
+            buffer_limit: buffer_limit(message.request_body_buffer_limit, message.per_request_buffer_limit_bytes),
+            virtual_clusters: clusters
+                .map(|(i, c)| VirtualCluster::from_proto(c).map_err(|e| e.within(&format!("virtual_clusters[{i}]"))))
+                .collect::<Result<_, _>>()?,
+            common,
+        })
+    }
+
+    pub fn config(&self) -> &Common {
+        &self.common
+    }
+
+    /// The first virtual cluster that the request belongs to, else `other`; `None` if there are none.
+    pub fn virtual_cluster(&self, headers: &HeaderMap) -> Option<&str> {
+        let found = self.virtual_clusters.iter().find(|c| c.headers.iter().all(|m| m.matches(headers)));
+        match found {
+            Some(cluster) => Some(&cluster.name),
+            None => (!self.virtual_clusters.is_empty()).then_some("other"),
+        }
+    }
+
+    pub(super) fn filter_configs(&self) -> Option<&Arc<FilterConfigs>> {
+        self.filter_configs.as_ref().or(self.common.filter_configs.as_ref())
+    }
+}
+
+/// The new field wins over the deprecated one.
+pub(super) fn buffer_limit(
+    new: Option<nuncio_api::pb::google::protobuf::UInt64Value>,
+    old: Option<nuncio_api::pb::google::protobuf::UInt32Value>,
+) -> Option<u64> {
+    new.map(|v| v.value).or(old.map(|v| u64::from(v.value)))
+}
+
+impl VirtualCluster {
+    fn from_proto(message: &pb::VirtualCluster) -> Result<Self, ConfigError> {
+        if message.headers.is_empty() {
+            return Err(ConfigError::new("headers", "virtual clusters must define 'headers'"));
+        }
+        Ok(Self {
+            name: message.name.as_str().into(),
+            headers: HeaderMatcher::list(&message.headers).map_err(|e| e.within("headers"))?,
+        })
+    }
+}
