@@ -6,6 +6,7 @@
 //!   and deprecated fields
 //! - [`load`] — a file → checked messages, all errors at once
 //! - [`any`] — type URL → message
+//! - [`routes`] — inline routes, one at a time
 //! - [`wire`] — cutting encoded messages without decoding them
 //! - [`diag`] — file:line:column, field path, nearest name
 //! - [`pool`] — the descriptors; `shape` — a message type compiled from them
@@ -21,6 +22,7 @@ pub mod load;
 mod newer;
 pub mod pool;
 mod read;
+pub mod routes;
 mod rules;
 mod shape;
 pub mod support;
@@ -37,5 +39,6 @@ pub use load::{
 };
 pub use prost;
 pub use read::{Format, ReadLimits};
+pub use routes::HttpRoutes;
 pub use support::Support;
 pub use unknown::UnknownFields;

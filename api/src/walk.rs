@@ -85,8 +85,7 @@ impl<'w> Walk<'w> {
         match shape.form {
             Form::Any => return self.any(bytes, path, scope, depth),
             Form::Object => {}
-            // Leaves: what their text form allows was checked when it was read.
-            _ => return self.leaf(bytes, path),
+            _ => return self.leaf(bytes, shape, path),
         }
         let scope = Scope { rules: scope.rules && !shape.unchecked, ..scope };
         let entry = self.entry(shape, scope);
@@ -126,10 +125,18 @@ impl<'w> Walk<'w> {
         if scope.support { support.message(shape.name()) } else { None }
     }
 
-    fn leaf(&mut self, bytes: &[u8], path: &Path<'_>) {
-        if fields(bytes).any(|f| f.is_err()) {
-            self.tell(Severity::Error, About::Other, path, "is not an encoded message".to_owned());
-        }
+    /// Messages with a text form of their own: no rules are inside, only damage and depth.
+    fn leaf(&mut self, bytes: &[u8], shape: &'static Shape, path: &Path<'_>) {
+        let text = match shape.form {
+            Form::Struct | Form::Value | Form::ListValue => match levels(bytes, shape, 0) {
+                None => "is not an encoded message".to_owned(),
+                Some(levels) if levels > DEEPEST => "is nested too deeply".to_owned(),
+                Some(_) => return,
+            },
+            _ if fields(bytes).any(|f| f.is_err()) => "is not an encoded message".to_owned(),
+            _ => return,
+        };
+        self.tell(Severity::Error, About::Other, path, text);
     }
 
     /// All fields that are there. False: a singular message came twice.
@@ -412,6 +419,22 @@ struct Pass<'p> {
     counts: Vec<usize>,
     /// Values of lists that must not repeat any.
     lists: Vec<(usize, HashSet<Vec<u8>>)>,
+}
+
+/// How many messages deep a generic object is; stops counting when it is too deep.
+fn levels(bytes: &[u8], shape: &'static Shape, depth: usize) -> Option<usize> {
+    let mut deepest = depth;
+    if depth > DEEPEST {
+        return Some(depth);
+    }
+    for field in fields(bytes) {
+        let (number, value, _) = field.ok()?;
+        let inner = shape.field_numbered(number).and_then(|i| shape.fields[i].message());
+        if let (Some(inner), Wire::Bytes(bytes)) = (inner, value) {
+            deepest = deepest.max(levels(bytes, inner, depth + 1)?);
+        }
+    }
+    Some(deepest)
 }
 
 /// What Envoy calls the rule: people search for it.

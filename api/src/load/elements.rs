@@ -67,8 +67,13 @@ impl Elements {
         }
     }
 
-    pub(super) fn cut<'c, 'o>(&'c mut self, source: usize, run: &'c mut Run<'o>) -> CutElements<'c, 'o> {
-        CutElements { elements: self, source, run }
+    pub(super) fn cut<'c, 'o>(
+        &'c mut self,
+        source: usize,
+        last_key_wins: bool,
+        run: &'c mut Run<'o>,
+    ) -> CutElements<'c, 'o> {
+        CutElements { elements: self, source, last_key_wins, run }
     }
 
     /// Takes the elements out of an encoded bootstrap; returns the rest.
@@ -108,6 +113,7 @@ fn element_path(number: u32, index: usize) -> String {
 pub(super) struct CutElements<'c, 'o> {
     elements: &'c mut Elements,
     source: usize,
+    last_key_wins: bool,
     run: &'c mut Run<'o>,
 }
 
@@ -128,8 +134,8 @@ impl Cut for CutElements<'_, '_> {
         let path = element_path(field.number, index);
         let mut findings = Findings::default();
         let mut bytes = Vec::new();
-        let unknown = self.unknown();
-        let mut encoder = Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut Whole };
+        let (unknown, last_key_wins) = (self.unknown(), self.last_key_wins);
+        let mut encoder = Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut Whole, last_key_wins };
         if node.kind() != crate::read::Kind::Null {
             encoder.message(node, shape, &Path::Root(&path), &mut bytes);
         }
