@@ -8,6 +8,7 @@
 //! - [`any`] — type URL → message
 //! - [`routes`] — inline routes, one at a time
 //! - [`wire`] — cutting encoded messages without decoding them
+//! - [`dump`] — encoded message → JSON as the admin pages print it
 //! - [`diag`] — file:line:column, field path, nearest name
 //! - [`pool`] — the descriptors; `shape` — a message type compiled from them
 //! - [`pb`] — the generated types; no other crate names `envoy-types`
@@ -16,6 +17,7 @@
 
 pub mod any;
 pub mod diag;
+pub mod dump;
 mod encode;
 pub mod load;
 #[cfg(test)]

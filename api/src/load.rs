@@ -80,6 +80,15 @@ pub struct Checks {
     pub deprecated_fields: u64,
 }
 
+impl LoadedBootstrap {
+    /// The whole bootstrap, encoded, with the lists that were taken out (protobuf joins a field that comes twice).
+    pub fn whole(&self) -> Vec<u8> {
+        let mut out = self.bytes.clone();
+        elements::put_back(&self.listeners, &self.clusters, &self.secrets, &mut out);
+        out
+    }
+}
+
 /// Loads a bootstrap from one source, or from several merged one over the other as `--config-yaml` is over
 /// `--config-path`: lists are joined, single values of later sources win.
 pub fn load_bootstrap(sources: Vec<Source>, options: &LoadOptions<'_>) -> Result<LoadedBootstrap, Vec<Diagnostic>> {

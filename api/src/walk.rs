@@ -14,7 +14,7 @@ use crate::rules::{FieldRules, Rule};
 use crate::shape::{Deprecated, Field, Form, Repeat, Shape, shape};
 use crate::support::{self, MessageSupport, Support, Verdict};
 use crate::unknown::UnknownFields;
-use crate::wire::{Wire, fields, varint};
+use crate::wire::{Wire, fields};
 
 pub(crate) struct Walk<'w> {
     pub(crate) findings: &'w mut Findings,
@@ -239,9 +239,9 @@ impl<'w> Walk<'w> {
                     Rule::List(list) => list.items.as_ref(),
                     _ => None,
                 });
-                if let (None, Wire::Bytes(mut packed), true) = (field.message(), value, is_number(field)) {
+                if let (None, Wire::Bytes(mut packed), true) = (field.message(), value, field.is_number()) {
                     pass.counts[index] = at;
-                    while let Some(one) = unpack_one(field, &mut packed) {
+                    while let Some(one) = field.unpack_one(&mut packed) {
                         let here = Path::Index(&list, pass.counts[index]);
                         pass.counts[index] += 1;
                         self.value(field, items, one, pass, &here, scope);
@@ -455,7 +455,7 @@ fn fits(field: &Field, value: Wire<'_>) -> bool {
     if field.repeat == Repeat::Map {
         return matches!(value, Wire::Bytes(_));
     }
-    let packed = field.repeat == Repeat::List && is_number(field) && matches!(value, Wire::Bytes(_));
+    let packed = field.repeat == Repeat::List && field.is_number() && matches!(value, Wire::Bytes(_));
     packed
         || match field.kind.wire_type() {
             WireType::Varint => matches!(value, Wire::Varint(_)),
@@ -465,36 +465,11 @@ fn fits(field: &Field, value: Wire<'_>) -> bool {
         }
 }
 
-fn is_number(field: &Field) -> bool {
-    use prost_reflect::Kind;
-    !matches!(field.kind, Kind::Message(_) | Kind::String | Kind::Bytes)
-}
-
 fn is_default(value: Wire<'_>) -> bool {
     match value {
         Wire::Varint(n) | Wire::Fixed64(n) => n == 0,
         Wire::Fixed32(n) => n == 0,
         Wire::Bytes(bytes) => bytes.is_empty(),
-    }
-}
-
-fn unpack_one<'b>(field: &Field, packed: &mut &'b [u8]) -> Option<Wire<'b>> {
-    use prost::encoding::WireType;
-    if packed.is_empty() {
-        return None;
-    }
-    match field.kind.wire_type() {
-        WireType::SixtyFourBit => {
-            let (bytes, rest) = packed.split_first_chunk::<8>()?;
-            *packed = rest;
-            Some(Wire::Fixed64(u64::from_le_bytes(*bytes)))
-        }
-        WireType::ThirtyTwoBit => {
-            let (bytes, rest) = packed.split_first_chunk::<4>()?;
-            *packed = rest;
-            Some(Wire::Fixed32(u32::from_le_bytes(*bytes)))
-        }
-        _ => varint(packed).map(Wire::Varint),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::pb::envoy::extensions::transport_sockets::tls::v3::Secret;
 use crate::read::Node;
 use crate::shape::{Field, Shape};
 use crate::unknown::UnknownFields;
-use crate::wire::{put_with, split};
+use crate::wire::{put, put_with, split};
 
 /// One checked resource of the bootstrap, encoded. Decode it, build from it, drop the decoded form; the bytes stay for
 /// `/config_dump`.
@@ -99,6 +99,23 @@ impl Elements {
         }
         rest
     }
+}
+
+/// Appends the lists to an encoded bootstrap.
+pub(super) fn put_back(
+    listeners: &[Element<Listener>],
+    clusters: &[Element<Cluster>],
+    secrets: &[Element<Secret>],
+    out: &mut Vec<u8>,
+) {
+    if listeners.is_empty() && clusters.is_empty() && secrets.is_empty() {
+        return;
+    }
+    put_with(out, STATIC_RESOURCES, |out| {
+        listeners.iter().for_each(|e| put(out, LISTS[0].0, &e.bytes));
+        clusters.iter().for_each(|e| put(out, LISTS[1].0, &e.bytes));
+        secrets.iter().for_each(|e| put(out, LISTS[2].0, &e.bytes));
+    });
 }
 
 fn element_shape(resources: &'static Shape, number: u32) -> Option<&'static Shape> {
