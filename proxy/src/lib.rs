@@ -6,6 +6,7 @@
 //! - [`calendar`]: dates from seconds
 //! - [`logging`]: the proxy's own log
 //! - [`lifecycle`]: the state of the server and of its draining
+//! - [`stats_sink`]: all stats as text
 //! - [`net`]: the sockets it opens
 //! - [`codec`]: HTTP connections as our own types
 //! - [`upstream`]: clusters, balancers, pools
@@ -29,5 +30,6 @@ pub mod logging;
 pub mod net;
 pub mod network;
 pub mod server;
+pub mod stats_sink;
 pub mod upstream;
 pub mod version;
