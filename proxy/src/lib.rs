@@ -9,6 +9,7 @@
 //! - [`stats_sink`]: all stats as text
 //! - [`net`]: the sockets it opens
 //! - [`codec`]: HTTP connections as our own types
+//! - [`format`](mod@format): `%COMMAND%` operators of logs, header mutations and local replies
 //! - [`upstream`]: clusters, balancers, pools
 //! - [`http`]: routes, the connection manager, its filters
 //! - [`network`]: what a connection's bytes are handed to
@@ -23,6 +24,7 @@ pub mod calendar;
 pub mod cli;
 pub mod codec;
 pub mod extensions;
+pub mod format;
 pub mod http;
 pub mod lifecycle;
 pub mod listener;
