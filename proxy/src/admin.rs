@@ -14,22 +14,29 @@
 mod answer;
 mod certs;
 mod chunks;
+pub mod config;
 mod connection;
+mod counts;
 mod index;
 mod json;
 mod lifecycle;
+mod listeners;
 mod logging;
 mod memory;
 mod page;
 mod profilers;
 mod request;
+mod runtime;
 mod server_info;
+mod stats;
 
 use http::{Method, StatusCode};
 
 pub use answer::{Answer, ContentType};
 pub use chunks::Chunks;
+pub use config::AdminConfig;
 pub use connection::{Limits, serve};
+pub use counts::AdminStats;
 pub use json::{Pretty, write_pretty};
 pub use page::{Page, Param, ParamKind};
 pub use request::{Query, Request};
@@ -93,12 +100,15 @@ pub fn process_pages() -> Vec<Page> {
     let mut pages = memory::pages();
     pages.extend(profilers::pages());
     pages.extend(certs::pages());
+    pages.extend(runtime::pages());
     pages
 }
 
 pub use lifecycle::pages as lifecycle_pages;
+pub use listeners::{ListenerDrain, ListenerView, pages as listener_pages};
 pub use logging::pages as logging_pages;
 pub use server_info::{Identity, pages as server_info_pages};
+pub use stats::pages as stats_pages;
 
 #[cfg(test)]
 mod tests;

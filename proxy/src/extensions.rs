@@ -3,7 +3,7 @@
 use nuncio_api::Support;
 
 use crate::network::{self, NetworkFilters};
-use crate::{listener, server};
+use crate::{admin, listener, server};
 
 /// The extensions of one build.
 pub struct Extensions {
@@ -16,7 +16,12 @@ pub struct Extensions {
 pub fn standard() -> Extensions {
     Extensions {
         network_filters: NetworkFilters::new(network::factories()),
-        support: Support::new(&[server::bootstrap::SUPPORTED, listener::config::SUPPORTED, network::SUPPORTED]),
+        support: Support::new(&[
+            admin::config::SUPPORTED,
+            server::bootstrap::SUPPORTED,
+            listener::config::SUPPORTED,
+            network::SUPPORTED,
+        ]),
     }
 }
 

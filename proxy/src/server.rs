@@ -3,6 +3,7 @@
 //! - [`options`]: the command line
 //! - [`bootstrap`]: a configuration, from its text to the objects it describes
 //! - [`main_thread`]: the one writer of everything shared, and the order of start and end
+//! - [`admin`]: the admin interface's place in it
 //! - [`worker`]: a thread that serves connections
 //! - [`inbox`]: the one list of what crosses threads
 //! - [`signals`]: what the operator tells a process
@@ -13,6 +14,7 @@
 //!                                                                 └◄─ MainEvent ─────┘
 //! ```
 
+pub mod admin;
 pub mod bootstrap;
 pub mod inbox;
 pub mod main_thread;

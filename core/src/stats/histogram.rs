@@ -41,7 +41,7 @@ impl HistogramBlock {
             let digits = (value / 10u64.pow(decade)) as usize;
             let lines =
                 self.decades[decade as usize].get_or_init(|| Box::new([const { Line::zero() }; lines_for(PER_DECADE)]));
-            block::add(&lines[..], digits as usize - FIRST, 1);
+            block::add(&lines[..], digits - FIRST, 1);
         }
         block::add(&self.ones, COUNT, 1);
     }

@@ -49,12 +49,6 @@ struct Slot {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entries {
     pub(super) lists: Vec<Entry>,
-    pub(super) rare: Option<Box<Rare>>,
-}
-
-/// What few objects have.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Rare {
     pub(super) named: Vec<Named>,
     pub(super) texts: Vec<(&'static str, Arc<str>)>,
 }
@@ -182,7 +176,7 @@ impl Store {
     /// A text readout; none takes it away.
     pub fn set_text(&mut self, id: ScopeId, name: &'static str, text: Option<Arc<str>>) {
         let Some(slot) = self.live(id) else { return };
-        let texts = &mut slot.entries_mut().rare.get_or_insert_default().texts;
+        let texts = &mut slot.entries_mut().texts;
         texts.retain(|(old, _)| *old != name);
         texts.extend(text.map(|text| (name, text)));
     }
@@ -258,12 +252,6 @@ fn hash(kind: &Scope, name: &str) -> u64 {
     hash.digest()
 }
 
-/// Most of these lists stay at one or two: room for four in each would be half a kilobyte a cluster.
-fn push_exact<T>(list: &mut Vec<T>, item: T) {
-    list.reserve_exact(1);
-    list.push(item);
-}
-
 impl Slot {
     fn entries_mut(&mut self) -> &mut Entries {
         Arc::make_mut(self.entries.get_or_insert_default())
@@ -275,7 +263,7 @@ impl Slot {
 impl Entries {
     fn entry(&mut self, list: &'static Descriptor) -> &mut State {
         let at = self.lists.iter().position(|entry| entry.list.is(list)).unwrap_or_else(|| {
-            push_exact(&mut self.lists, Entry { list, state: State::new(list) });
+            self.lists.push(Entry { list, state: State::new(list) });
             self.lists.len() - 1
         });
         &mut self.lists[at].state
@@ -285,7 +273,7 @@ impl Entries {
         match what {
             Born::Words(list, block) => {
                 if let State::Declared(declared) = self.entry(list) {
-                    push_exact(&mut declared.blocks, block);
+                    declared.blocks.push(block);
                 }
             }
             Born::Histogram(list, slot, block) => {
@@ -294,26 +282,21 @@ impl Entries {
                     if declared.histograms.len() <= slot {
                         declared.histograms.resize_with(slot + 1, Default::default);
                     }
-                    push_exact(&mut declared.histograms[slot].blocks, block);
+                    declared.histograms[slot].blocks.push(block);
                 }
             }
             Born::Codes(list, block) => {
                 if let State::Codes { blocks, .. } = self.entry(list) {
-                    push_exact(blocks, block);
+                    blocks.push(block);
                 }
             }
             Born::Named(name, kind, block) => {
-                let all = &mut self.rare.get_or_insert_default().named;
-                match all.iter_mut().find(|named| named.name == name && named.kind == kind) {
+                match self.named.iter_mut().find(|named| named.name == name && named.kind == kind) {
                     Some(named) => named.blocks.push(block),
-                    None => all.push(Named { name, kind, blocks: vec![block], retired: 0 }),
+                    None => self.named.push(Named { name, kind, blocks: vec![block], retired: 0 }),
                 }
             }
         }
-    }
-
-    fn named_mut(&mut self) -> impl Iterator<Item = &mut Named> {
-        self.rare.iter_mut().flat_map(|rare| &mut rare.named)
     }
 
     fn fold(&mut self) {
@@ -329,7 +312,7 @@ impl Entries {
                 }),
             }
         }
-        for named in self.named_mut() {
+        for named in &mut self.named {
             let counter = named.kind == Kind::Counter;
             let retired = &mut named.retired;
             named.blocks.retain_mut(|block| match Arc::get_mut(block) {
@@ -354,7 +337,7 @@ impl Entries {
                 }
             }
         }
-        for named in self.named_mut().filter(|named| named.kind == Kind::Counter) {
+        for named in self.named.iter_mut().filter(|named| named.kind == Kind::Counter) {
             named.retired = named.retired.wrapping_sub(named.value());
         }
     }

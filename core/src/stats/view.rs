@@ -4,7 +4,7 @@ use super::codes;
 use super::histogram::Buckets;
 use super::list::{Descriptor, Kind, Scope, Shape, Stat};
 use super::sparse::Sparse;
-use super::store::{Declared, Entries, Named, Rare, State, codes_sum};
+use super::store::{Declared, Entries, Named, State, codes_sum};
 use std::sync::Arc;
 
 /// A reading of all stats.
@@ -86,11 +86,11 @@ impl ScopeView {
         for (number, (list, state)) in self.lists().enumerate() {
             visit_list(number as u16, list, state, visitor);
         }
-        let Some(rare) = self.rare() else { return };
-        for (index, named) in rare.named.iter().enumerate() {
+        let Some(entries) = &self.entries else { return };
+        for (index, named) in entries.named.iter().enumerate() {
             visitor(Address { list: NAMED, index: index as u16 }, "", &named.name, named_value(named));
         }
-        for (index, (name, text)) in rare.texts.iter().enumerate() {
+        for (index, (name, text)) in entries.texts.iter().enumerate() {
             visitor(Address { list: TEXTS, index: index as u16 }, "", name, Value::Text(text));
         }
     }
@@ -98,13 +98,13 @@ impl ScopeView {
     /// The one stat at an address that `visit` gave, as `visit` would give it.
     pub fn visit_one<'v>(&'v self, at: Address, visitor: &mut dyn FnMut(&str, &str, Value<'v>)) {
         let index = usize::from(at.index);
-        match (at.list, self.rare()) {
-            (NAMED, Some(rare)) => {
-                let named = &rare.named[index];
+        match (at.list, &self.entries) {
+            (NAMED, Some(entries)) => {
+                let named = &entries.named[index];
                 visitor("", &named.name, named_value(named));
             }
-            (TEXTS, Some(rare)) => {
-                let (name, text) = &rare.texts[index];
+            (TEXTS, Some(entries)) => {
+                let (name, text) = &entries.texts[index];
                 visitor("", name, Value::Text(text));
             }
             (number, _) => {
@@ -128,10 +128,6 @@ impl ScopeView {
                 }
             }
         }
-    }
-
-    fn rare(&self) -> Option<&Rare> {
-        self.entries.as_ref()?.rare.as_deref()
     }
 
     /// The lists of the kind, born or not, and then what else was born.

@@ -13,6 +13,8 @@ pub struct Answer {
     pub status: StatusCode,
     pub content_type: ContentType,
     pub(super) body: Body,
+    /// Done when the answer has been sent, or cannot be.
+    pub(super) after: Option<Box<dyn FnOnce()>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub(super) enum Body {
 
 impl Answer {
     pub fn text(body: impl Into<String>) -> Answer {
-        Answer { status: StatusCode::OK, content_type: ContentType::Text, body: Body::Whole(body.into()) }
+        Answer { status: StatusCode::OK, content_type: ContentType::Text, body: Body::Whole(body.into()), after: None }
     }
 
     /// What acts answer when they worked.
@@ -59,7 +61,13 @@ impl Answer {
         content_type: ContentType,
         render: impl FnOnce(&mut Chunks) -> fmt::Result + Send + 'static,
     ) -> Answer {
-        Answer { status: StatusCode::OK, content_type, body: Body::Rendered(Box::new(render)) }
+        Answer { content_type, body: Body::Rendered(Box::new(render)), ..Answer::text("") }
+    }
+
+    /// Does something once the client has its answer: what would keep it from coming.
+    pub fn then(mut self, act: impl FnOnce() + 'static) -> Answer {
+        self.after = Some(Box::new(act));
+        self
     }
 
     /// The whole body, rendered here and now.

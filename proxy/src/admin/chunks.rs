@@ -50,19 +50,27 @@ pub(super) enum Part {
 }
 
 /// A body that is there as a whole, or is read from [`Chunks`]. Its length is never announced, as in Envoy.
-pub(super) enum ChunkedBody {
-    Whole(Option<Bytes>),
-    Parts(mpsc::Receiver<Part>),
+pub(super) struct ChunkedBody {
+    parts: Parts,
+    after: Option<After>,
 }
+
+enum Parts {
+    Whole(Bytes),
+    Coming(mpsc::Receiver<Part>),
+}
+
+/// What is done when the body is sent or dropped.
+type After = Box<dyn FnOnce()>;
 
 // === impl Chunks ===
 
 impl Chunks {
     /// For a thread that may block while the calling runtime goes on.
-    pub(super) fn to_client(patience: Patience) -> (Chunks, ChunkedBody) {
+    pub(super) fn to_client(patience: Patience, after: Option<After>) -> (Chunks, ChunkedBody) {
         let (to, from) = mpsc::channel(WAITING);
         let to = Sink::Client { to, runtime: Handle::current(), patience };
-        (Chunks { text: String::new(), to }, ChunkedBody::Parts(from))
+        (Chunks { text: String::new(), to }, ChunkedBody { parts: Parts::Coming(from), after })
     }
 
     #[cfg(test)]
@@ -77,6 +85,11 @@ impl Chunks {
             Sink::Memory(parts) => parts,
             Sink::Client { .. } => unreachable!("made by to_memory"),
         }
+    }
+
+    /// Hands bytes on that were rendered elsewhere; false: stop.
+    pub fn send(&mut self, bytes: Vec<u8>) -> bool {
+        self.hand_on().is_ok() && self.to.send(Part::Text(bytes.into())).is_ok()
     }
 
     /// Announces that nothing is missing.
@@ -139,19 +152,34 @@ impl Sink {
     }
 }
 
-// === impl Body for ChunkedBody ===
+// === impl ChunkedBody ===
+
+impl ChunkedBody {
+    pub(super) fn whole(text: impl Into<Bytes>, after: Option<After>) -> ChunkedBody {
+        ChunkedBody { parts: Parts::Whole(text.into()), after }
+    }
+}
+
+impl Drop for ChunkedBody {
+    fn drop(&mut self) {
+        if let Some(after) = self.after.take() {
+            after();
+        }
+    }
+}
 
 impl Body for ChunkedBody {
     type Data = Bytes;
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        match &mut *self {
-            ChunkedBody::Whole(text) => Poll::Ready(text.take().filter(|t| !t.is_empty()).map(|t| Ok(Frame::data(t)))),
-            ChunkedBody::Parts(parts) => match ready!(parts.poll_recv(cx)) {
+        match &mut self.parts {
+            Parts::Whole(text) if text.is_empty() => Poll::Ready(None),
+            Parts::Whole(text) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text))))),
+            Parts::Coming(parts) => match ready!(parts.poll_recv(cx)) {
                 Some(Part::Text(text)) => Poll::Ready(Some(Ok(Frame::data(text)))),
                 Some(Part::End) => {
-                    *self = ChunkedBody::Whole(None);
+                    self.parts = Parts::Whole(Bytes::new());
                     Poll::Ready(None)
                 }
                 None => Poll::Ready(Some(Err(io::Error::other("the answer was cut short")))),
@@ -184,7 +212,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_pauses_too_long_frees_the_writer() {
         let patience = Patience { pause: Duration::from_millis(50), total: Duration::from_secs(60) };
-        let (mut chunks, body) = Chunks::to_client(patience);
+        let (mut chunks, body) = Chunks::to_client(patience, None);
         let big = "x".repeat(CHUNK * (WAITING + 3));
         let written = tokio::task::spawn_blocking(move || chunks.write_str(&big)).await.unwrap();
         assert!(written.is_err());
@@ -195,7 +223,7 @@ mod tests {
     async fn a_cut_answer_ends_in_an_error_and_a_whole_one_does_not() {
         let patience = Patience { pause: Duration::from_secs(9), total: Duration::from_secs(9) };
         for whole in [true, false] {
-            let (mut chunks, mut body) = Chunks::to_client(patience);
+            let (mut chunks, mut body) = Chunks::to_client(patience, None);
             tokio::task::spawn_blocking(move || {
                 chunks.write_str("x").unwrap();
                 if whole { chunks.finish() } else { chunks.hand_on().unwrap() }

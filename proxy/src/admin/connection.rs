@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -28,7 +27,7 @@ use tokio::time::Instant;
 
 use super::answer::Body;
 use super::chunks::{ChunkedBody, Chunks, Patience};
-use super::{Admin, Answer, ContentType, Query, Request};
+use super::{Admin, AdminStats, Answer, ContentType, Query, Request};
 use crate::calendar::Date;
 
 /// What an admin listener grants its clients.
@@ -62,8 +61,15 @@ impl Default for Limits {
 }
 
 /// Answers requests that arrive at `listener` until the returned task is aborted.
-pub fn serve(listener: Box<dyn Accept>, admin: Rc<Admin>, limits: Limits, clock: WallClock) -> AbortHandle {
-    let server = Rc::new(Server { admin, limits, clock, rendering: Arc::new(Semaphore::new(limits.rendering)) });
+pub fn serve(
+    listener: Box<dyn Accept>,
+    admin: Rc<Admin>,
+    limits: Limits,
+    clock: WallClock,
+    stats: AdminStats,
+) -> AbortHandle {
+    let rendering = Arc::new(Semaphore::new(limits.rendering));
+    let server = Rc::new(Server { admin, limits, clock, stats, rendering });
     tokio::task::spawn_local(accept(listener, server)).abort_handle()
 }
 
@@ -71,6 +77,7 @@ struct Server {
     admin: Rc<Admin>,
     limits: Limits,
     clock: WallClock,
+    stats: AdminStats,
     rendering: Arc<Semaphore>,
 }
 
@@ -110,6 +117,7 @@ async fn accept(mut listener: Box<dyn Accept>, server: Rc<Server>) {
 }
 
 async fn connection(io: Io, server: Rc<Server>, asked: Rc<Cell<Instant>>) {
+    let _counts = server.stats.connection();
     let service = service_fn(|request| {
         asked.set(Instant::now());
         respond(server.clone(), request)
@@ -130,6 +138,7 @@ async fn respond(
     server: Rc<Server>,
     request: http::Request<Incoming>,
 ) -> Result<http::Response<ChunkedBody>, Infallible> {
+    let counts = server.stats.request();
     let head_only = request.method() == Method::HEAD;
     let refusal = refusal(&request);
     let last = refusal.is_some();
@@ -152,6 +161,7 @@ async fn respond(
     if last {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    counts.answered(status.as_u16());
     Ok(response)
 }
 
@@ -215,19 +225,19 @@ impl Server {
 
     /// Begins to send: what must be rendered waits for its turn first.
     async fn begin(&self, answer: Answer, head_only: bool) -> (StatusCode, ContentType, ChunkedBody) {
-        let Answer { status, content_type, body } = answer;
+        let Answer { status, content_type, body, after } = answer;
         let render = match body {
-            Body::Whole(text) => return (status, content_type, ChunkedBody::Whole(Some(text.into()))),
-            Body::Rendered(_) if head_only => return (status, content_type, ChunkedBody::Whole(None)),
+            Body::Whole(text) => return (status, content_type, ChunkedBody::whole(text, after)),
+            Body::Rendered(_) if head_only => return (status, content_type, ChunkedBody::whole("", after)),
             Body::Rendered(render) => render,
         };
         let turn = tokio::time::timeout(self.limits.render_pause, self.rendering.clone().acquire_owned());
         let Ok(Ok(turn)) = turn.await else {
-            let busy = Bytes::from_static(b"too many large pages are being read, try again later\n");
-            return (StatusCode::SERVICE_UNAVAILABLE, ContentType::Text, ChunkedBody::Whole(Some(busy)));
+            let busy = ChunkedBody::whole("too many large pages are being read, try again later\n", after);
+            return (StatusCode::SERVICE_UNAVAILABLE, ContentType::Text, busy);
         };
         let patience = Patience { pause: self.limits.render_pause, total: self.limits.render_total };
-        let (mut chunks, parts) = Chunks::to_client(patience);
+        let (mut chunks, parts) = Chunks::to_client(patience, after);
         tokio::task::spawn_blocking(move || {
             if render(&mut chunks).is_ok() {
                 chunks.finish();

@@ -12,7 +12,7 @@ use crate::lifecycle::{Lifecycle, ServerState};
 const MASK: &[Param] =
     &[Param { name: "mask", help: "kind of what is waited for, e.g. listener", kind: ParamKind::Text }];
 
-/// `quit` begins to end the process; the answer is sent before it does.
+/// `quit` ends the process, so it is called when the answer is out.
 pub fn pages(lifecycle: &Arc<Lifecycle>, quit: Rc<dyn Fn()>) -> Vec<Page> {
     let (ready, fail, ok, init) = (lifecycle.clone(), lifecycle.clone(), lifecycle.clone(), lifecycle.clone());
     vec![
@@ -29,8 +29,8 @@ pub fn pages(lifecycle: &Arc<Lifecycle>, quit: Rc<dyn Fn()>) -> Vec<Page> {
         }),
         Page::new("/init_dump", "print what the initialization waits for", move |_| init_dump(&init)).with_params(MASK),
         Page::act("/quitquitquit", "exit the server", move |_| {
-            quit();
-            Answer::ok()
+            let quit = quit.clone();
+            Answer::ok().then(move || quit())
         }),
     ]
 }

@@ -1,4 +1,4 @@
-//! `POST /logging`: the levels of the proxy's own log, shown and changed.
+//! `POST /logging` shows and changes the levels of the proxy's own log, `POST /reopen_logs` opens log files anew.
 
 use std::sync::Arc;
 
@@ -21,9 +21,15 @@ const USAGE: &str = "usage: /logging?<name>=<level> (change single level)\n\
                      usage: /logging?level=<level> (change all levels)\n\
                      levels: trace debug info warning error critical off \n";
 
-pub fn pages(loggers: &Arc<Loggers>) -> Vec<Page> {
+pub fn pages(loggers: &Arc<Loggers>, reopen: impl Fn() + 'static) -> Vec<Page> {
     let loggers = loggers.clone();
-    vec![Page::act("/logging", "query/change logging levels", move |query| answer(&loggers, query)).with_params(PARAMS)]
+    vec![
+        Page::act("/logging", "query/change logging levels", move |query| answer(&loggers, query)).with_params(PARAMS),
+        Page::act("/reopen_logs", "reopen access logs", move |_| {
+            reopen();
+            Answer::ok()
+        }),
+    ]
 }
 
 fn answer(loggers: &Loggers, query: &Query) -> Answer {

@@ -36,6 +36,7 @@ fn describe(identity: &Identity, state: &str) -> Value {
         "hot_restart_version": version::HOT_RESTART,
         "command_line_options": identity.command_line,
         "node": identity.node,
+        "hot_restart_initializing": false,
     })
 }
 
@@ -51,8 +52,8 @@ mod tests {
         tokio::time::advance(Duration::from_millis(6_900)).await;
         let info = describe(&identity, "LIVE");
         let keys: Vec<_> = info.as_object().unwrap().keys().map(String::as_str).collect();
-        let expected =
-            "version state uptime_current_epoch uptime_all_epochs hot_restart_version command_line_options node";
+        let expected = "version state uptime_current_epoch uptime_all_epochs hot_restart_version command_line_options node \
+                        hot_restart_initializing";
         assert_eq!(keys.join(" "), expected);
         assert_eq!(info["uptime_current_epoch"], "6s");
         assert_eq!(info["version"].as_str().unwrap().matches('/').count(), 4);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use nuncio_core::net::Address;
+use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -39,7 +40,7 @@ async fn served(limits: Limits, allow: Option<AllowPath>) -> Served {
     let listener = Acceptor::new(bound.socket(0).unwrap()).unwrap();
     let clock =
         WallClock::Fixed { base: UNIX_EPOCH + Duration::from_secs(784_111_777), from: tokio::time::Instant::now() };
-    serve(Box::new(listener), Rc::new(Admin::new(pages, allow)), limits, clock);
+    serve(Box::new(listener), Rc::new(Admin::new(pages, allow)), limits, clock, AdminStats::new(&mut Store::new()));
     Served { address, quit, lifecycle }
 }
 

@@ -46,6 +46,8 @@ pub struct Entry {
     pub config: Arc<ListenerConfig>,
     digest: u64,
     bound: Vec<Arc<BoundAddress>>,
+    /// Where it listened before its sockets were closed.
+    closed: Vec<Address>,
     scopes: Vec<ScopeId>,
 }
 
@@ -163,6 +165,15 @@ impl ListenerManager {
         }
     }
 
+    /// Closes main's descriptors of a listener that takes no more connections. It stays in the set, as in Envoy: its
+    /// connections are there, and pages show it.
+    pub fn close_sockets(&mut self, id: ListenerId) {
+        if let Some(entry) = self.active.iter_mut().find(|e| e.id == id) {
+            entry.closed = entry.local_addresses();
+            entry.bound.clear();
+        }
+    }
+
     /// In the order they were added.
     pub fn active(&self) -> &[Entry] {
         &self.active
@@ -175,7 +186,8 @@ impl ListenerManager {
     fn entry(&mut self, prepared: Prepared, bound: Vec<Arc<BoundAddress>>) -> Entry {
         let id = ListenerId(self.next);
         self.next += 1;
-        Entry { id, config: prepared.config, digest: prepared.digest, bound, scopes: prepared.scopes }
+        let Prepared { config, digest, scopes } = prepared;
+        Entry { id, config, digest, bound, closed: Vec::new(), scopes }
     }
 
     fn drain(&mut self, mut entry: Entry) {
@@ -237,6 +249,9 @@ impl ListenerManager {
 impl Entry {
     /// With the ports the system chose; as configured where nothing is bound.
     pub fn local_addresses(&self) -> Vec<Address> {
+        if !self.closed.is_empty() {
+            return self.closed.clone();
+        }
         if self.bound.is_empty() {
             return self.config.addresses.iter().map(|(a, _)| a.clone()).collect();
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use nuncio_api::pb::envoy::config::bootstrap::v3::Bootstrap;
 use nuncio_api::pb::envoy::config::core::v3::{Locality, Node};
 use nuncio_api::pb::envoy::config::listener::v3::Listener;
+use nuncio_api::pb::envoy::config::metrics::v3 as metrics;
 use nuncio_api::support::Entry;
 use nuncio_api::{ConfigError, Diagnostic, Element, Format, LoadOptions, LoadedBootstrap, ReadLimits, Severity};
 use nuncio_api::{Source, UnknownFields, load_bootstrap, supports};
@@ -17,9 +18,11 @@ use nuncio_core::extension::FactoryContext;
 use nuncio_core::stats::Store;
 
 use super::Options;
+use crate::admin::AdminConfig;
 use crate::extensions::Extensions;
 use crate::listener::ListenerManager;
 use crate::listener::config::SocketPolicy;
+use crate::stats_sink::StatsConfig;
 
 supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
     node, static_resources, admin, stats_flush_interval
@@ -41,6 +44,8 @@ pub struct Assembly {
     pub node: Arc<Node>,
     pub store: Rc<RefCell<Store>>,
     pub listeners: ListenerManager,
+    pub admin: Option<AdminConfig>,
+    pub stats: Arc<StatsConfig>,
     /// What the operator should hear.
     pub warnings: Vec<Diagnostic>,
     pub unknown_fields: u64,
@@ -109,12 +114,21 @@ pub fn assemble(
         add_listener(element, &mut listeners, &context, &mut report);
         report.warn(element, warnings.take());
     }
-    if !report.errors.is_empty() {
-        return Err(report.errors);
-    }
+    let admin = loaded.bootstrap.admin.as_ref().map_or(Ok(None), AdminConfig::from_proto);
+    let admin = admin.map_err(|e| report.refuse(e.within("admin"))).unwrap_or_default();
+    let stats =
+        StatsConfig::from_proto(loaded.bootstrap.stats_config.as_ref().unwrap_or(&metrics::StatsConfig::default()));
+    let stats = match stats {
+        Ok(stats) if report.errors.is_empty() => Arc::new(stats),
+        Ok(_) => return Err(report.errors),
+        Err(e) => {
+            report.refuse(e.within("stats_config"));
+            return Err(report.errors);
+        }
+    };
     let warnings = report.warnings;
     let LoadedBootstrap { bootstrap, unknown_fields, .. } = loaded;
-    Ok(Assembly { options, bootstrap, node, store, listeners, warnings, unknown_fields })
+    Ok(Assembly { options, bootstrap, node, store, listeners, admin, stats, warnings, unknown_fields })
 }
 
 fn add_listener(
@@ -160,6 +174,11 @@ impl Report<'_> {
     fn fail<T>(&mut self, element: &Element<T>, errors: Vec<ConfigError>) {
         let place = |e| self.loaded.positions.element_error(element, e);
         self.errors.extend(errors.into_iter().map(place));
+    }
+
+    /// Of the bootstrap itself.
+    fn refuse(&mut self, error: ConfigError) {
+        self.errors.push(self.loaded.positions.error(&error));
     }
 
     fn warn<T>(&mut self, element: &Element<T>, warnings: Vec<ConfigError>) {

@@ -11,20 +11,24 @@ use nuncio_core::net::Address;
 use nuncio_core::stats::Store;
 use nuncio_core::stats::lists::server;
 use nuncio_core::time::WallClock;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::MissedTickBehavior;
 
+use super::admin::{Act, AdminInterface, Facts};
 use super::bootstrap::Assembly;
 use super::inbox::{MainEvent, WorkerCommand};
 use super::options::Mode;
 use super::process_stats::ProcessStats;
 use super::signals::{Ended, Requests};
 use super::worker::{Seed, WorkerThread, runtime};
+use crate::admin::{ListenerDrain, ListenerView};
 use crate::lifecycle::{Lifecycle, ServerState};
+use crate::listener::manager::Entry;
 use crate::listener::{Change, ListenerCommand, ListenerId, ListenerManager};
 use crate::logging::Loggers;
 use crate::net::limits::{DescriptorLimit, raise_descriptor_limit};
 use crate::net::sys::trim_memory;
+use crate::network::TrafficDirection;
 use crate::upstream::worker::ConnectionIds;
 
 /// Envoy's default of `stats_flush_interval`.
@@ -34,6 +38,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Started {
     /// Names and bound addresses.
     pub listeners: Vec<(String, Vec<Address>)>,
+    pub admin: Option<Address>,
 }
 
 /// What main owns while the server runs.
@@ -44,10 +49,14 @@ struct Main {
     lifecycle: Arc<Lifecycle>,
     process: ProcessStats,
     loggers: Arc<Loggers>,
+    admin: AdminInterface,
     drain_time: Duration,
     /// Listeners whose drain time is over.
     drained: UnboundedReceiver<ListenerId>,
-    drained_sender: tokio::sync::mpsc::UnboundedSender<ListenerId>,
+    drained_sender: UnboundedSender<ListenerId>,
+    /// Listeners that `/drain_listeners?graceful` stops when the drain time is over.
+    stopping: UnboundedReceiver<Vec<ListenerId>>,
+    stop_sender: UnboundedSender<Vec<ListenerId>>,
 }
 
 /// Serves until `ended` resolves. `started` hears of the addresses when clients may come. Tells how
@@ -73,7 +82,13 @@ pub fn run(assembly: Assembly, loggers: Arc<Loggers>, ended: Ended, started: imp
                 biased;
                 reason = &mut ended => return main.end(&reason),
                 Some(event) = events.recv() => main.event(event)?,
+                Some(act) = main.admin.acts.recv() => match act {
+                    Act::Quit => return main.end("asked to quit by the admin interface"),
+                    Act::ReopenLogs => main.reopen_logs(),
+                    Act::DrainListeners(drain) => main.drain_listeners(drain),
+                },
                 Some(id) = main.drained.recv() => main.close(id),
+                Some(ids) = main.stopping.recv() => main.stop(ids),
                 () = requests.reopen_logs() => main.reopen_logs(),
                 _ = flush.tick() => main.flush(),
             }
@@ -91,15 +106,19 @@ fn flush_interval(assembly: &Assembly) -> Duration {
 impl Main {
     /// Binds the sockets and starts the workers, which then wait for their first command.
     fn start(assembly: Assembly, loggers: Arc<Loggers>) -> io::Result<(Self, UnboundedReceiver<MainEvent>)> {
-        let Assembly { options, store, mut listeners, warnings, unknown_fields, .. } = assembly;
+        let Assembly { options, node, store, mut listeners, admin, stats, warnings, unknown_fields, .. } = assembly;
         for warning in &warnings {
             tracing::warn!(target: "config", "{warning}");
         }
         let process = ProcessStats::new(&mut store.borrow_mut(), options.concurrency);
         process.unknown_fields(unknown_fields);
+        let lifecycle = Arc::new(Lifecycle::default());
+        let facts =
+            Facts { options: &options, node: &node, store: &store, stats, lifecycle: &lifecycle, loggers: &loggers };
+        // First of all, so that whoever watches the start can see it, and a taken address ends it.
+        let admin = AdminInterface::start(admin, &facts)?;
         listeners.bind()?;
         let (sender, events) = unbounded_channel();
-        let lifecycle = Arc::new(Lifecycle::default());
         let seed = Seed {
             events: sender,
             connection_ids: ConnectionIds::default(),
@@ -112,8 +131,22 @@ impl Main {
         let workers =
             (0..options.concurrency).map(|i| WorkerThread::start(i, seed.clone())).collect::<io::Result<Vec<_>>>()?;
         let (drained_sender, drained) = unbounded_channel();
+        let (stop_sender, stopping) = unbounded_channel();
         let drain_time = options.drain_time;
-        let main = Self { store, listeners, workers, lifecycle, process, loggers, drain_time, drained, drained_sender };
+        let main = Self {
+            store,
+            listeners,
+            workers,
+            lifecycle,
+            process,
+            loggers,
+            admin,
+            drain_time,
+            drained,
+            drained_sender,
+            stopping,
+            stop_sender,
+        };
         Ok((main, events))
     }
 
@@ -128,7 +161,46 @@ impl Main {
         self.process.initialized();
         self.process.update(&self.lifecycle, &mut self.store.borrow_mut());
         let listeners = self.listeners.active();
-        Ok(Started { listeners: listeners.iter().map(|l| (l.config.name().to_owned(), l.local_addresses())).collect() })
+        let listeners = listeners.iter().map(|l| (l.config.name().to_owned(), l.local_addresses())).collect();
+        Ok(Started { listeners, admin: self.admin.address.clone() })
+    }
+
+    /// The admin pages show what is active now.
+    fn publish(&self) {
+        let view = |l: &Entry| ListenerView { name: l.config.name().to_owned(), addresses: l.local_addresses() };
+        self.admin.publish_listeners(self.listeners.active().iter().map(view).collect());
+    }
+
+    /// `/drain_listeners`. The listeners stay in the set, as in Envoy: only a restart brings them back.
+    fn drain_listeners(&mut self, asked: ListenerDrain) {
+        let inbound = |l: &&Entry| !asked.inbound_only || l.config.info.direction == TrafficDirection::Inbound;
+        let ids: Vec<ListenerId> = self.listeners.active().iter().filter(inbound).map(|l| l.id).collect();
+        match asked {
+            ListenerDrain { graceful: false, skip_exit: false, .. } => return self.stop(ids),
+            ListenerDrain { skip_exit: true, .. } => {}
+            ListenerDrain { graceful: true, .. } => {
+                let (time, done, ids) = (self.drain_time, self.stop_sender.clone(), ids.clone());
+                tokio::task::spawn_local(async move {
+                    tokio::time::sleep(time).await;
+                    let _ = done.send(ids);
+                });
+            }
+        }
+        for id in ids {
+            self.command(|| ListenerCommand::Drain { id });
+        }
+    }
+
+    /// No more connections; those that are there are asked to go.
+    fn stop(&mut self, ids: Vec<ListenerId>) {
+        for id in ids {
+            self.command(|| ListenerCommand::Stop { id, drain: true });
+            self.listeners.close_sockets(id);
+        }
+    }
+
+    fn command(&self, command: impl Fn() -> ListenerCommand) {
+        self.workers.iter().for_each(|worker| worker.send(WorkerCommand::Listener(command())));
     }
 
     fn apply(&mut self, changes: Vec<Change>) -> io::Result<()> {
@@ -150,14 +222,13 @@ impl Main {
                 }
             }
         }
+        self.publish();
         Ok(())
     }
 
     /// The drain time of a removed listener is over.
     fn close(&mut self, id: ListenerId) {
-        for worker in &self.workers {
-            worker.send(WorkerCommand::Listener(ListenerCommand::Close { id }));
-        }
+        self.command(|| ListenerCommand::Close { id });
         self.listeners.closed(id, &mut self.store.borrow_mut());
     }
 

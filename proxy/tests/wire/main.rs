@@ -1,4 +1,5 @@
 //! The proxy over real sockets: what only the kernel can show. Real clock, free ports, no sleeps.
 
+mod admin;
 mod listeners;
 mod running;

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use nuncio::cli::{self, Request};
 use nuncio::logging::{Level, Loggers, Settings};
+use nuncio::server::main_thread::Started;
 use nuncio::server::{bootstrap, main_thread};
 use nuncio::{extensions, server::Options};
 use nuncio_core::net::Address;
@@ -15,6 +16,7 @@ use tokio::sync::oneshot;
 /// Ends when it is dropped, and fails the test if a connection's task panicked.
 pub struct RunningProxy {
     listeners: Vec<(String, Vec<Address>)>,
+    admin: Option<Address>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<u64>>,
 }
@@ -24,16 +26,21 @@ impl RunningProxy {
     pub fn start(yaml: &str, workers: u32) -> Self {
         let options = options(yaml, workers);
         let (end, ended) = oneshot::channel::<()>();
-        let (started, listeners) = mpsc::channel();
+        let (started, starts) = mpsc::channel();
         let thread = std::thread::Builder::new().name("main".into()).spawn(move || serve(options, ended, started));
         let thread = thread.expect("a thread for the proxy");
-        let listeners = listeners.recv().expect("the proxy starts");
-        Self { listeners, end: Some(end), thread: Some(thread) }
+        let Started { listeners, admin } = starts.recv().expect("the proxy starts");
+        Self { listeners, admin, end: Some(end), thread: Some(thread) }
     }
 
     pub fn address(&self, listener: &str) -> Address {
         let found = self.listeners.iter().find(|(name, _)| name == listener);
         found.unwrap_or_else(|| panic!("no listener {listener}")).1[0].clone()
+    }
+
+    /// The admin listener's.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin.as_ref().and_then(Address::socket).expect("an admin listener with an IP address")
     }
 
     pub fn socket(&self, listener: &str) -> SocketAddr {
@@ -49,7 +56,7 @@ pub fn options(yaml: &str, workers: u32) -> Options {
     }
 }
 
-fn serve(options: Options, ended: oneshot::Receiver<()>, started: mpsc::Sender<Vec<(String, Vec<Address>)>>) -> u64 {
+fn serve(options: Options, ended: oneshot::Receiver<()>, started: mpsc::Sender<Started>) -> u64 {
     let extensions = extensions::standard();
     let assembly = bootstrap::load(&options, &extensions)
         .and_then(|loaded| bootstrap::assemble(loaded, options, extensions))
@@ -65,7 +72,7 @@ fn serve(options: Options, ended: oneshot::Receiver<()>, started: mpsc::Sender<V
     });
     let settings = Settings { level: Level::Warning, component_levels: &[], format: "%v", escaped: false, path: "" };
     let loggers = Loggers::new(&settings, WallClock::System).into();
-    main_thread::run(assembly, loggers, ended, |s| drop(started.send(s.listeners))).expect("serves to its end")
+    main_thread::run(assembly, loggers, ended, |s| drop(started.send(s))).expect("serves to its end")
 }
 
 impl Drop for RunningProxy {

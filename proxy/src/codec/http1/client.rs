@@ -137,10 +137,7 @@ impl ClientConn {
         head: &mut ResponseHead,
     ) -> Poll<Result<(), UpstreamError>> {
         let result = ready!(self.poll_head(cx, buffers, scratch, head));
-        if result.is_err() {
-            self.broken = true;
-            head.clear();
-        }
+        self.broken |= result.is_err();
         Poll::Ready(result)
     }
 
@@ -279,11 +276,6 @@ impl ClientConn {
     /// Bytes of the request's head, and of the response's.
     pub fn head_bytes(&self) -> (u32, u32) {
         self.head_bytes
-    }
-
-    /// Bytes of memory that its buffers hold: 0 while it is idle.
-    pub fn held_capacity(&self) -> usize {
-        self.wire.held_capacity()
     }
 
     /// For an upgrade: the stream, and what was read of it already. Everything must be flushed.

@@ -94,7 +94,11 @@ pub(crate) fn parse_response(
     })?;
     match parsed {
         None => size_so_far(bytes, options),
-        Some(parsed) => parsed.map(Some),
+        Some(Ok(parsed)) => Ok(Some(parsed)),
+        Some(Err(e)) => {
+            head.clear();
+            Err(e)
+        }
     }
 }
 

@@ -1,0 +1,138 @@
+//! The admin interface's place in the server: its socket, its pages, and how what they ask for reaches main.
+//!
+//! Pages run on the main thread but do not hold what main owns. They read what main published last, and acts that
+//! need main itself arrive in its loop one by one.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nuncio_api::pb::envoy::config::core::v3::Node;
+use nuncio_core::net::Address;
+use nuncio_core::stats::Store;
+use nuncio_core::time::WallClock;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::Instant;
+
+use super::Options;
+use crate::admin::{self, Admin, AdminConfig, AdminStats, Limits, ListenerDrain, ListenerView};
+use crate::lifecycle::Lifecycle;
+use crate::logging::Loggers;
+use crate::net::{Acceptor, BoundAddress};
+use crate::stats_sink::StatsConfig;
+use crate::version;
+
+/// What only main can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    Quit,
+    ReopenLogs,
+    DrainListeners(ListenerDrain),
+}
+
+/// What pages are told of.
+pub struct Facts<'a> {
+    pub options: &'a Options,
+    pub node: &'a Node,
+    pub store: &'a Rc<RefCell<Store>>,
+    pub stats: Arc<StatsConfig>,
+    pub lifecycle: &'a Arc<Lifecycle>,
+    pub loggers: &'a Arc<Loggers>,
+}
+
+/// Main's end of the admin interface.
+pub struct AdminInterface {
+    /// Where it listens, if it does.
+    pub address: Option<Address>,
+    /// What was asked for.
+    pub acts: UnboundedReceiver<Act>,
+    listeners: Rc<RefCell<Vec<ListenerView>>>,
+}
+
+// === impl AdminInterface ===
+
+impl AdminInterface {
+    /// Listens and answers from now on, if the bootstrap has an admin address.
+    pub fn start(config: Option<AdminConfig>, facts: &Facts<'_>) -> io::Result<AdminInterface> {
+        let (sender, acts) = unbounded_channel();
+        let listeners = Rc::<RefCell<Vec<ListenerView>>>::default();
+        let Some(config) = config else { return Ok(AdminInterface { address: None, acts, listeners }) };
+        let bound = BoundAddress::bind(&config.address, config.options, 1)?;
+        bound.listen()?;
+        let address = bound.local().clone();
+        tracing::info!(target: "admin", "admin address: {address}");
+        write_address(&facts.options.admin_address_path, &address);
+        let act = Rc::new(move |act| {
+            // If main is gone, so is what the act was about.
+            let _ = sender.send(act);
+        });
+        let pages = pages(facts, &act, listeners.clone());
+        let stats = AdminStats::new(&mut facts.store.borrow_mut());
+        let server = Rc::new(Admin::new(pages, config.allow));
+        admin::serve(Box::new(Acceptor::new(bound.socket(0)?)?), server, Limits::default(), WallClock::System, stats);
+        Ok(AdminInterface { address: Some(address), acts, listeners })
+    }
+
+    /// The listeners that are active now.
+    pub fn publish_listeners(&self, listeners: Vec<ListenerView>) {
+        self.listeners.replace(listeners);
+    }
+}
+
+fn pages(
+    facts: &Facts<'_>,
+    act: &Rc<impl Fn(Act) + 'static>,
+    listeners: Rc<RefCell<Vec<ListenerView>>>,
+) -> Vec<admin::Page> {
+    let identity =
+        admin::Identity { started: Instant::now(), command_line: facts.options.to_json(), node: node_json(facts.node) };
+    let (quit, reopen, drain) = (act.clone(), act.clone(), act.clone());
+    let mut pages = admin::process_pages();
+    pages.extend(admin::server_info_pages(identity, facts.lifecycle));
+    pages.extend(admin::lifecycle_pages(facts.lifecycle, Rc::new(move || quit(Act::Quit))));
+    pages.extend(admin::logging_pages(facts.loggers, move || reopen(Act::ReopenLogs)));
+    pages.extend(admin::stats_pages(facts.store, &facts.stats));
+    pages.extend(admin::listener_pages(
+        move || listeners.borrow().clone(),
+        Rc::new(move |asked| drain(Act::DrainListeners(asked))),
+    ));
+    pages
+}
+
+/// For whoever started us on port 0. As in Envoy, a file that cannot be written is no reason not to run.
+fn write_address(path: &str, address: &Address) {
+    if path.is_empty() {
+        return;
+    }
+    if let Err(e) = std::fs::write(Path::new(path), address.to_string()) {
+        tracing::error!(target: "admin", "cannot write the admin address to '{path}': {e}");
+    }
+}
+
+/// `envoy.config.core.v3.Node` as `/server_info` shows it: single fields with their zeros.
+fn node_json(node: &Node) -> Value {
+    let mut json = json!({"id": node.id, "cluster": node.cluster});
+    if let Some(locality) = &node.locality {
+        json["locality"] = json!({"region": locality.region, "zone": locality.zone, "sub_zone": locality.sub_zone});
+    }
+    let mut numbers = version::NUMBER.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
+    let mut number = || numbers.next().unwrap_or(0);
+    json["user_agent_name"] = "envoy".into();
+    json["user_agent_build_version"] = json!({
+        "version": {"major_number": number(), "minor_number": number(), "patch": number()},
+        "metadata": {
+            "revision.sha": version::REVISION,
+            "revision.status": version::REVISION_STATUS,
+            "build.type": version::BUILD_TYPE,
+            "ssl.version": version::SSL,
+        },
+    });
+    json["extensions"] = json!([]);
+    json["client_features"] = json!(node.client_features);
+    json["listening_addresses"] = json!([]);
+    json["dynamic_parameters"] = json!({});
+    json
+}
