@@ -27,3 +27,29 @@ pub use query::{QueryParameterMatcher, query_parameter};
 pub use regex::{Regex, RegexRewrite};
 pub use string::StringMatcher;
 pub use value::ValueMatcher;
+
+use nuncio_api::support::Entry;
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[
+    &cidr::RANGE,
+    &cidr::XDS_RANGE,
+    &cidr::ADDRESS,
+    &cookie::COOKIE,
+    &header::HEADER,
+    &header::INT64_RANGE,
+    &metadata::METADATA,
+    &metadata::SEGMENT,
+    &metadata::FILTER_STATE,
+    &path::PATH,
+    &query::QUERY,
+    &regex::REGEX,
+    &regex::SUBSTITUTE,
+    &string::STRING,
+    &value::VALUE,
+    &value::NULL,
+    &value::DOUBLE,
+    &value::DOUBLE_RANGE,
+    &value::LIST,
+    &value::OR,
+];

@@ -2,6 +2,14 @@
 
 use nuncio_api::pb::envoy::config::core::v3 as pb;
 use nuncio_api::pb::envoy::r#type::v3::{self as type_pb, fractional_percent::DenominatorType};
+use nuncio_api::support::Entry;
+use nuncio_api::supports;
+
+supports!(FRACTION = "envoy.type.v3.FractionalPercent" { numerator, denominator });
+supports!(RUNTIME_FRACTION = "envoy.config.core.v3.RuntimeFractionalPercent" { default_value, runtime_key });
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[&FRACTION, &RUNTIME_FRACTION];
 
 /// Where the values of runtime keys come from. Must be cheap: it is asked on the request path.
 pub trait Runtime {

@@ -3,7 +3,7 @@
 use nuncio_api::Support;
 
 use crate::network::{self, NetworkFilters};
-use crate::{admin, listener, server};
+use crate::{admin, http, listener, server};
 
 /// The extensions of one build.
 pub struct Extensions {
@@ -17,10 +17,13 @@ pub fn standard() -> Extensions {
     Extensions {
         network_filters: NetworkFilters::new(network::factories()),
         support: Support::new(&[
+            nuncio_core::matcher::SUPPORTED,
+            nuncio_core::runtime::SUPPORTED,
             admin::config::SUPPORTED,
             server::bootstrap::SUPPORTED,
             listener::config::SUPPORTED,
             network::SUPPORTED,
+            http::router::SUPPORTED,
         ]),
     }
 }

@@ -4,9 +4,14 @@ use std::net::IpAddr;
 
 use nuncio_api::pb::envoy::config::core::v3 as core_pb;
 use nuncio_api::pb::envoy::r#type::matcher::v3 as matcher_pb;
+use nuncio_api::supports;
 
 use crate::error::ConfigError;
 use crate::net::CidrRange;
+
+supports!(pub(super) RANGE = "envoy.config.core.v3.CidrRange" { address_prefix, prefix_len });
+supports!(pub(super) XDS_RANGE = "xds.core.v3.CidrRange" { address_prefix, prefix_len });
+supports!(pub(super) ADDRESS = "envoy.type.matcher.v3.AddressMatcher" { ranges, invert_match });
 
 /// Matches an address that lies in one of the ranges.
 #[derive(Debug, Clone, Default)]

@@ -1,10 +1,13 @@
 //! Cookies of a request: the first of a name counts, quotes around its value do not (as in Envoy).
 
 use nuncio_api::pb::envoy::config::route::v3 as pb;
+use nuncio_api::supports;
 
 use super::string::StringMatcher;
 use crate::error::ConfigError;
 use crate::http::HeaderMap;
+
+supports!(pub(super) COOKIE = "envoy.config.route.v3.CookieMatcher" { name, string_match, invert_match });
 
 /// `config.route.v3.CookieMatcher`.
 #[derive(Debug, Clone)]

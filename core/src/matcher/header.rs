@@ -9,11 +9,18 @@
 #![allow(deprecated)]
 
 use nuncio_api::pb::envoy::config::route::v3::{self as pb, header_matcher::HeaderMatchSpecifier};
+use nuncio_api::supports;
 
 use super::regex::Regex;
 use super::string::StringMatcher;
 use crate::error::ConfigError;
 use crate::http::HeaderMap;
+
+supports!(pub(super) HEADER = "envoy.config.route.v3.HeaderMatcher" {
+    name, exact_match, safe_regex_match, range_match, present_match, prefix_match, suffix_match, contains_match,
+    string_match, invert_match, treat_missing_header_as_empty
+});
+supports!(pub(super) INT64_RANGE = "envoy.type.v3.Int64Range" { start, end });
 
 /// One test of one header field.
 #[derive(Debug, Clone)]
@@ -67,7 +74,9 @@ impl HeaderMatcher {
 
     pub fn matches(&self, headers: &HeaderMap) -> bool {
         if let Test::Present(wanted) = self.test {
-            return (headers.contains(&self.name) == wanted) != self.invert;
+            // Counted as empty, a missing field is there.
+            let present = self.missing_as_empty || headers.contains(&self.name);
+            return (present == wanted) != self.invert;
         }
         let mut values = headers.get_all(&self.name).peekable();
         if values.peek().is_none() {
@@ -150,7 +159,10 @@ mod tests {
         let absent = matcher("x-a", Some(HeaderMatchSpecifier::PresentMatch(false)));
         assert!(run(&absent, &[]));
         assert!(!run(&absent, &[("x-a", "")]));
+        let empty_too = |m: pb::HeaderMatcher| pb::HeaderMatcher { treat_missing_header_as_empty: true, ..m };
+        assert!(!run(&empty_too(absent), &[]));
         let unsaid = matcher("x-a", None);
+        assert!(run(&empty_too(unsaid.clone()), &[]));
         assert!(run(&unsaid, &[("x-a", "")]));
         assert!(!run(&unsaid, &[]));
     }

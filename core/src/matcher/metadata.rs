@@ -3,6 +3,7 @@
 use nuncio_api::pb::envoy::r#type::matcher::v3::{
     self as pb, filter_state_matcher, metadata_matcher::path_segment::Segment,
 };
+use nuncio_api::supports;
 
 use super::cidr::CidrList;
 use super::string::StringMatcher;
@@ -10,6 +11,10 @@ use super::value::ValueMatcher;
 use crate::error::ConfigError;
 use crate::metadata::Metadata;
 use crate::stream_info::FilterState;
+
+supports!(pub(super) METADATA = "envoy.type.matcher.v3.MetadataMatcher" { filter, path, value, invert });
+supports!(pub(super) SEGMENT = "envoy.type.matcher.v3.MetadataMatcher.PathSegment" { key });
+supports!(pub(super) FILTER_STATE = "envoy.type.matcher.v3.FilterStateMatcher" { key, string_match, address_match });
 
 /// A test of the value at a path inside one namespace of structured metadata.
 #[derive(Debug, Clone)]

@@ -1,9 +1,12 @@
 //! `type.matcher.v3.PathMatcher`: a string test of the path without query and fragment.
 
 use nuncio_api::pb::envoy::r#type::matcher::v3::{self as pb, path_matcher::Rule};
+use nuncio_api::supports;
 
 use super::string::StringMatcher;
 use crate::error::ConfigError;
+
+supports!(pub(super) PATH = "envoy.type.matcher.v3.PathMatcher" { path });
 
 #[derive(Debug, Clone)]
 pub struct PathMatcher(StringMatcher);

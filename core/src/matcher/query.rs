@@ -3,9 +3,12 @@
 use nuncio_api::pb::envoy::config::route::v3::{
     self as pb, query_parameter_matcher::QueryParameterMatchSpecifier as Specifier,
 };
+use nuncio_api::supports;
 
 use super::string::StringMatcher;
 use crate::error::ConfigError;
+
+supports!(pub(super) QUERY = "envoy.config.route.v3.QueryParameterMatcher" { name, string_match, present_match });
 
 /// `config.route.v3.QueryParameterMatcher`.
 #[derive(Debug, Clone)]

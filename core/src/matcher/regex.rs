@@ -11,9 +11,15 @@
 use std::fmt;
 
 use nuncio_api::pb::envoy::r#type::matcher::v3 as pb;
+use nuncio_api::supports;
 use regex::bytes;
 
 use crate::error::ConfigError;
+
+supports!(pub(super) REGEX = "envoy.type.matcher.v3.RegexMatcher" { regex } noop {
+    google_re2: "the size of a compiled expression is always bounded"
+});
+supports!(pub(super) SUBSTITUTE = "envoy.type.matcher.v3.RegexMatchAndSubstitute" { pattern, substitution });
 
 /// Bound on one compiled expression; compiling up to it takes a few milliseconds.
 const SIZE_LIMIT: usize = 1 << 20;

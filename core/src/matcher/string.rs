@@ -2,9 +2,14 @@
 
 use memchr::memmem;
 use nuncio_api::pb::envoy::r#type::matcher::v3::{self as pb, string_matcher::MatchPattern};
+use nuncio_api::supports;
 
 use super::regex::Regex;
 use crate::error::ConfigError;
+
+supports!(pub(super) STRING = "envoy.type.matcher.v3.StringMatcher" {
+    exact, prefix, suffix, safe_regex, contains, ignore_case
+});
 
 /// One string test. `ignore_case` is ASCII case and has no effect on a regex, as in Envoy.
 #[derive(Debug, Clone)]

@@ -4,9 +4,19 @@ use nuncio_api::pb::envoy::r#type::matcher::v3::{
     self as pb, double_matcher, list_matcher, value_matcher::MatchPattern,
 };
 use nuncio_api::pb::google::protobuf::{Value, value::Kind};
+use nuncio_api::supports;
 
 use super::string::StringMatcher;
 use crate::error::ConfigError;
+
+supports!(pub(super) VALUE = "envoy.type.matcher.v3.ValueMatcher" {
+    null_match, double_match, string_match, bool_match, present_match, list_match, or_match
+});
+supports!(pub(super) NULL = "envoy.type.matcher.v3.ValueMatcher.NullMatch" {});
+supports!(pub(super) DOUBLE = "envoy.type.matcher.v3.DoubleMatcher" { range, exact });
+supports!(pub(super) DOUBLE_RANGE = "envoy.type.v3.DoubleRange" { start, end });
+supports!(pub(super) LIST = "envoy.type.matcher.v3.ListMatcher" { one_of });
+supports!(pub(super) OR = "envoy.type.matcher.v3.OrMatcher" { value_matchers });
 
 /// How deep lists and alternatives may nest in a configuration.
 const MAX_DEPTH: usize = 16;

@@ -39,3 +39,26 @@ pub use route::{Action, ClusterName, Route};
 pub use route_match::MatchContext;
 pub use table::{BuildContext, RouteConfig, RouteConfigBuilder};
 pub use virtual_host::{Common, VirtualHost};
+
+use nuncio_api::support::Entry;
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[
+    &direct_response::DIRECT_RESPONSE,
+    &direct_response::BODY,
+    &filter_config::FILTER_CONFIG,
+    &policy::ACTION,
+    &redirect::REDIRECT,
+    &route::ROUTE,
+    &route::NON_FORWARDING,
+    &route_match::MATCH,
+    &route_match::GRPC,
+    &route_match::CONNECT,
+    &route_match::TLS,
+    &uri_template::MATCH,
+    &uri_template::REWRITE,
+    &virtual_host::CONFIG,
+    &virtual_host::HOST,
+    &weighted::WEIGHTED,
+    &weighted::CLUSTER_WEIGHT,
+];

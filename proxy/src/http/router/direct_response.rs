@@ -3,7 +3,13 @@
 use bytes::Bytes;
 use nuncio_api::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
 use nuncio_api::pb::envoy::config::route::v3::DirectResponseAction;
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
+
+supports!(pub(super) DIRECT_RESPONSE = "envoy.config.route.v3.DirectResponseAction" { status, body });
+supports!(pub(super) BODY = "envoy.config.core.v3.DataSource" {
+    filename, inline_bytes, inline_string, environment_variable
+});
 
 #[derive(Debug)]
 pub struct DirectResponse {
@@ -34,8 +40,13 @@ fn read(source: &DataSource, limit: u32) -> Result<Bytes, ConfigError> {
         Some(Specifier::InlineString(text)) => Bytes::copy_from_slice(text.as_bytes()),
         Some(Specifier::InlineBytes(bytes)) => Bytes::copy_from_slice(bytes),
         Some(Specifier::Filename(path)) => {
-            let unreadable =
-                |e: std::io::Error| ConfigError::new("filename", format!("unable to read file: {path}: {e}"));
+            let unreadable = |e: std::io::Error| {
+                let reason = match e.kind() {
+                    std::io::ErrorKind::NotFound => format!("file {path} does not exist"),
+                    _ => format!("unable to read file: {path}: {e}"),
+                };
+                ConfigError::new("filename", reason)
+            };
             let size = std::fs::metadata(path).map_err(unreadable)?.len();
             if size > limit {
                 return Err(too_large(size));

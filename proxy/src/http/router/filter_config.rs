@@ -5,11 +5,16 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use nuncio_api::any::type_name;
 use nuncio_api::pb::envoy::config::route::v3::FilterConfig as FilterConfigProto;
 use nuncio_api::pb::google::protobuf::Any as ProtoAny;
+use nuncio_api::supports;
+use nuncio_api::unpack;
 use nuncio_core::error::ConfigError;
 
-use super::extension::{message_name, read, unknown};
+use super::extension::unknown;
+
+supports!(pub(super) FILTER_CONFIG = "envoy.config.route.v3.FilterConfig" { config, is_optional, disabled });
 
 /// A filter's own view of its per-route configuration.
 pub type FilterConfig = Arc<dyn Any + Send + Sync>;
@@ -74,8 +79,8 @@ fn read_one(
 ) -> Result<Option<(bool, Option<FilterConfig>)>, ConfigError> {
     let empty = || ConfigError::new("", format!("Empty route/virtual host per filter configuration for {name} filter"));
     let wrapper;
-    let (inner, optional) = if message_name(message) == "envoy.config.route.v3.FilterConfig" {
-        wrapper = read::<FilterConfigProto>(message)?;
+    let (inner, optional) = if type_name(&message.type_url) == "envoy.config.route.v3.FilterConfig" {
+        wrapper = unpack::<FilterConfigProto>(message)?;
         if wrapper.disabled {
             return Ok(Some((true, None)));
         }
@@ -96,7 +101,7 @@ fn read_one(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use prost::Message;
+    use nuncio_api::prost::Message;
 
     fn text(value: &str) -> ProtoAny {
         ProtoAny { type_url: "x/test.Text".into(), value: value.as_bytes().to_vec() }

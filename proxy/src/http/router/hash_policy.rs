@@ -179,3 +179,6 @@ impl Cookie {
         text
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nuncio_api::any::type_name;
 use nuncio_api::pb::envoy::config::core::v3::RoutingPriority;
 use nuncio_api::pb::envoy::config::route::v3::route_action::{
     ClusterNotFoundResponseCode, InternalRedirectAction, MaxStreamDuration as MaxStreamDurationProto,
@@ -12,15 +13,28 @@ use nuncio_api::pb::envoy::config::route::v3::route_action::{
 use nuncio_api::pb::envoy::config::route::v3::{InternalRedirectPolicy as InternalRedirectProto, RouteAction};
 use nuncio_api::pb::envoy::extensions::internal_redirect::allow_listed_routes::v3::AllowListedRoutesConfig;
 use nuncio_api::pb::google::protobuf::{Duration as DurationProto, Struct};
+use nuncio_api::supports;
+use nuncio_api::unpack;
 use nuncio_core::error::ConfigError;
 use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::runtime::{FractionalPercent, Runtime, RuntimeFraction};
 
-use super::extension::{message_name, read, unknown};
+use super::extension::unknown;
 use super::hash_policy::HashPolicy;
 use super::retry::{HedgePolicy, RetryPolicy};
 use super::rewrite::{HostRewrite, PathRewrite};
 use super::route_match::MatchedPart;
+
+// What the router filter must carry out (retries, mirrors, limits, upgrades and so on) is listed beside it.
+supports!(pub(super) ACTION = "envoy.config.route.v3.RouteAction" {
+    cluster, cluster_header, weighted_clusters, cluster_not_found_response_code, metadata_match, prefix_rewrite,
+    regex_rewrite, path_rewrite_policy, host_rewrite_literal, host_rewrite_header, host_rewrite_path_regex,
+    append_x_forwarded_host, timeout
+} noop {
+    early_data_policy: "no early data is accepted"
+} values {
+    internal_redirect_action: ["PASS_THROUGH_INTERNAL_REDIRECT"]
+});
 
 /// Envoy's route timeout if nothing is said.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -242,7 +256,7 @@ impl InternalRedirectPolicy {
             let Some(any) = &extension.typed_config else {
                 return Err(at(ConfigError::new("typed_config", "value is required")));
             };
-            predicates.push(match message_name(any) {
+            predicates.push(match type_name(&any.type_url) {
                 "envoy.extensions.internal_redirect.previous_routes.v3.PreviousRoutesConfig" => {
                     RedirectPredicate::PreviousRoutes
                 }
@@ -250,7 +264,7 @@ impl InternalRedirectPolicy {
                     RedirectPredicate::SafeCrossScheme
                 }
                 "envoy.extensions.internal_redirect.allow_listed_routes.v3.AllowListedRoutesConfig" => {
-                    let config: AllowListedRoutesConfig = read(any).map_err(at)?;
+                    let config: AllowListedRoutesConfig = unpack(any).map_err(at)?;
                     RedirectPredicate::AllowListedRoutes(config.allowed_route_names)
                 }
                 _ => return Err(at(unknown(&extension.name, any))),

@@ -4,11 +4,17 @@ use nuncio_api::pb::envoy::config::route::v3::redirect_action::{
     PathRewriteSpecifier, RedirectResponseCode, SchemeRewriteSpecifier,
 };
 use nuncio_api::pb::envoy::config::route::v3::{RedirectAction, virtual_host::TlsRequirementType};
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
 use nuncio_core::matcher::RegexRewrite;
 
 use super::rewrite::PathRewrite;
+
+supports!(pub(super) REDIRECT = "envoy.config.route.v3.RedirectAction" {
+    https_redirect, scheme_redirect, host_redirect, port_redirect, path_redirect, prefix_rewrite, regex_rewrite,
+    response_code, strip_query
+});
 
 #[derive(Debug, Default)]
 pub struct Redirect {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nuncio_api::any::type_name;
 use nuncio_api::pb::envoy::config::route::v3::retry_policy::{
     ResetHeaderFormat, RetryHostPredicate as HostPredicateProto, RetryPriority as RetryPriorityProto,
     retry_host_predicate, retry_priority,
@@ -10,12 +11,14 @@ use nuncio_api::pb::envoy::config::route::v3::{HedgePolicy as HedgeProto, RetryP
 use nuncio_api::pb::envoy::extensions::retry::host::omit_host_metadata::v3::OmitHostMetadataConfig;
 use nuncio_api::pb::envoy::extensions::retry::priority::previous_priorities::v3::PreviousPrioritiesConfig;
 use nuncio_api::pb::google::protobuf::Any;
+use nuncio_api::prost::Name;
+use nuncio_api::unpack;
 use nuncio_core::error::ConfigError;
 use nuncio_core::matcher::HeaderMatcher;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::runtime::FractionalPercent;
 
-use super::extension::{message_name, read, unknown};
+use super::extension::unknown;
 use super::policy::duration;
 
 macro_rules! retry_on {
@@ -200,29 +203,17 @@ fn reset_format(format: ResetHeaderFormat) -> ResetFormat {
     }
 }
 
-fn typed<'a>(any: Option<&'a Any>, name: &str) -> Result<&'a Any, ConfigError> {
-    any.ok_or_else(|| ConfigError::new("typed_config", format!("value is required for '{name}'")))
-}
-
 fn host_predicate(message: &HostPredicateProto) -> Result<HostPredicate, ConfigError> {
     let any = message.config_type.as_ref().map(|retry_host_predicate::ConfigType::TypedConfig(any)| any);
-    // By name alone, as old configurations have it.
-    if any.is_none() {
-        return match message.name.as_str() {
-            "envoy.retry_host_predicates.previous_hosts" => Ok(HostPredicate::PreviousHosts),
-            "envoy.retry_host_predicates.omit_canary_hosts" => Ok(HostPredicate::CanaryHosts),
-            name => Err(unknown(name, &Any::default())),
-        };
-    }
-    let any = typed(any, &message.name)?;
-    match message_name(any) {
+    // By name alone is not enough any more.
+    let Some(any) = any else { return Err(unknown(&message.name, &Any::default())) };
+    match type_name(&any.type_url) {
         "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate" => Ok(HostPredicate::PreviousHosts),
         "envoy.extensions.retry.host.omit_canary_hosts.v3.OmitCanaryHostsPredicate" => Ok(HostPredicate::CanaryHosts),
         "envoy.extensions.retry.host.omit_host_metadata.v3.OmitHostMetadataConfig" => {
-            let config: OmitHostMetadataConfig = read(any).map_err(|e| e.within("typed_config"))?;
-            Ok(HostPredicate::HostMetadata(
-                config.metadata_match.as_ref().map(Metadata::from_proto).unwrap_or_default(),
-            ))
+            let config: OmitHostMetadataConfig = unpack(any).map_err(|e| e.within("typed_config"))?;
+            let metadata = config.metadata_match.as_ref().map(Metadata::from_proto);
+            Ok(HostPredicate::HostMetadata(metadata.unwrap_or_default()))
         }
         _ => Err(unknown(&message.name, any)),
     }
@@ -230,11 +221,11 @@ fn host_predicate(message: &HostPredicateProto) -> Result<HostPredicate, ConfigE
 
 fn previous_priorities(message: &RetryPriorityProto) -> Result<PreviousPriorities, ConfigError> {
     let any = message.config_type.as_ref().map(|retry_priority::ConfigType::TypedConfig(any)| any);
-    let any = typed(any, &message.name)?;
-    if message_name(any) != "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig" {
+    let Some(any) = any else { return Err(unknown(&message.name, &Any::default())) };
+    if type_name(&any.type_url) != PreviousPrioritiesConfig::full_name() {
         return Err(unknown(&message.name, any));
     }
-    let config: PreviousPrioritiesConfig = read(any).map_err(|e| e.within("typed_config"))?;
+    let config: PreviousPrioritiesConfig = unpack(any).map_err(|e| e.within("typed_config"))?;
     Ok(PreviousPriorities { update_frequency: config.update_frequency.max(1) as u32 })
 }
 

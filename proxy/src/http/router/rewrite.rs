@@ -45,7 +45,8 @@ impl PathRewrite {
         }
         if let Some(policy) = &action.path_rewrite_policy {
             let Some(template) = template else {
-                let reason = format!("unable to use {} extension without a path template to match", policy.name);
+                let reason = "unable to use envoy.path.rewrite.uri_template.uri_template_rewriter extension \
+                              without envoy.path.match.uri_template.uri_template_matcher extension";
                 return Err(ConfigError::new("path_rewrite_policy", reason));
             };
             let rewrite = template.rewrite(policy).map_err(|e| e.within("path_rewrite_policy"))?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nuncio_api::pb::google::protobuf::Struct;
+use nuncio_api::supports;
 use nuncio_core::http::{LocalReply, RequestHead, RouteView};
 use nuncio_core::metadata::Metadata;
 
@@ -19,6 +20,14 @@ use super::retry::{HedgePolicy, RetryPolicy};
 use super::rewrite::HostRewrite;
 use super::route_match::{MatchContext, MatchedPart};
 use super::virtual_host::VirtualHost;
+
+supports!(pub(super) ROUTE = "envoy.config.route.v3.Route" {
+    name, r#match, route, redirect, direct_response, non_forwarding_action, metadata, typed_per_filter_config
+} noop {
+    decorator: "there is no tracing",
+    tracing: "there is no tracing"
+});
+supports!(pub(super) NON_FORWARDING = "envoy.config.route.v3.NonForwardingAction" {});
 
 /// One route, or one cluster of a weighted route. Shared by all workers; streams hold it by `Arc`.
 pub struct Route {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nuncio_api::pb::envoy::config::route::v3::{self as pb, route_match::PathSpecifier};
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
 use nuncio_core::matcher::path::without_query;
@@ -14,6 +15,14 @@ use nuncio_core::runtime::{Runtime, RuntimeFraction};
 use nuncio_core::stream_info::StreamInfo;
 
 use super::uri_template::UriTemplate;
+
+supports!(pub(super) MATCH = "envoy.config.route.v3.RouteMatch" {
+    prefix, path, safe_regex, connect_matcher, path_separated_prefix, path_match_policy, case_sensitive,
+    runtime_fraction, headers, query_parameters, cookies, grpc, tls_context, dynamic_metadata, filter_state
+});
+supports!(pub(super) GRPC = "envoy.config.route.v3.RouteMatch.GrpcRouteMatchOptions" {});
+supports!(pub(super) CONNECT = "envoy.config.route.v3.RouteMatch.ConnectMatcher" {});
+supports!(pub(super) TLS = "envoy.config.route.v3.RouteMatch.TlsContextMatchOptions" { presented, validated });
 
 /// What a match may look at beside the request.
 #[derive(Clone, Copy)]

@@ -11,12 +11,12 @@ use nuncio_api::pb::envoy::config::route::v3::route_action::ClusterSpecifier;
 use nuncio_api::pb::envoy::config::route::v3::virtual_host::TlsRequirementType;
 use nuncio_api::pb::envoy::config::route::v3::weighted_cluster::{ClusterWeight, cluster_weight::HostRewriteSpecifier};
 use nuncio_api::pb::envoy::config::route::v3::{self as pb, RouteAction, RouteConfiguration};
+use nuncio_api::prost::Message;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
 use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::matcher::path::without_query;
 use nuncio_core::metadata::Metadata;
-use prost::Message;
 
 use super::direct_response::DirectResponse;
 use super::domains::Domains;

@@ -9,10 +9,16 @@ use std::fmt::Write;
 use nuncio_api::pb::envoy::config::core::v3::TypedExtensionConfig;
 use nuncio_api::pb::envoy::extensions::path::r#match::uri_template::v3::UriTemplateMatchConfig;
 use nuncio_api::pb::envoy::extensions::path::rewrite::uri_template::v3::UriTemplateRewriteConfig;
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::matcher::{Regex, RegexRewrite};
 
 use super::extension::decode;
+
+supports!(pub(super) MATCH = "envoy.extensions.path.match.uri_template.v3.UriTemplateMatchConfig" { path_template });
+supports!(pub(super) REWRITE = "envoy.extensions.path.rewrite.uri_template.v3.UriTemplateRewriteConfig" {
+    path_template_rewrite
+});
 
 /// What a segment may consist of (RFC 3986 `pchar` without `*`).
 const SEGMENT: &str = "a-zA-Z0-9._~%!$&'()+,;:@=\\-";
@@ -29,8 +35,7 @@ pub(super) struct UriTemplate {
 
 impl UriTemplate {
     pub(super) fn from_extension(extension: &TypedExtensionConfig) -> Result<Self, ConfigError> {
-        let message: UriTemplateMatchConfig =
-            decode(extension, "envoy.extensions.path.match.uri_template.v3.UriTemplateMatchConfig")?;
+        let message: UriTemplateMatchConfig = decode(extension)?;
         Self::new(&message.path_template).map_err(|e| e.within("typed_config.path_template"))
     }
 
@@ -52,8 +57,7 @@ impl UriTemplate {
 
     /// The rewrite of `extension` for paths that match this template.
     pub(super) fn rewrite(&self, extension: &TypedExtensionConfig) -> Result<RegexRewrite, ConfigError> {
-        let message: UriTemplateRewriteConfig =
-            decode(extension, "envoy.extensions.path.rewrite.uri_template.v3.UriTemplateRewriteConfig")?;
+        let message: UriTemplateRewriteConfig = decode(extension)?;
         let template = &message.path_template_rewrite;
         self.substitution(template)
             .map_err(|why| ConfigError::new("", format!("Invalid path rewrite template '{template}': {why}")))

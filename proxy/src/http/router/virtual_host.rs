@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nuncio_api::pb::envoy::config::route::v3::{self as pb, RouteConfiguration};
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::HeaderMap;
 use nuncio_core::matcher::HeaderMatcher;
@@ -11,6 +12,14 @@ use nuncio_core::metadata::Metadata;
 use super::filter_config::{FilterConfigs, ReadFilterConfig};
 use super::policy::Mirror;
 use super::retry::{HedgePolicy, RetryPolicy};
+
+supports!(pub(super) CONFIG = "envoy.config.route.v3.RouteConfiguration" {
+    name, virtual_hosts, validate_clusters, max_direct_response_body_size_bytes, ignore_port_in_host_matching,
+    ignore_path_parameters_in_path_matching, typed_per_filter_config, metadata
+});
+supports!(pub(super) HOST = "envoy.config.route.v3.VirtualHost" {
+    name, domains, routes, require_tls, typed_per_filter_config, metadata
+});
 
 /// Envoy's limit for bodies of direct responses.
 const DEFAULT_MAX_DIRECT_RESPONSE: u32 = 4096;

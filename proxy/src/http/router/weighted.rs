@@ -4,12 +4,22 @@ use std::sync::Arc;
 
 use nuncio_api::pb::envoy::config::route::v3::weighted_cluster::RandomValueSpecifier;
 use nuncio_api::pb::envoy::config::route::v3::{WeightedCluster, weighted_cluster::ClusterWeight};
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
 use nuncio_core::matcher::header::lookup_name;
 
 use super::route::Route;
 use super::route_match::MatchContext;
+
+supports!(pub(super) WEIGHTED = "envoy.config.route.v3.WeightedCluster" {
+    clusters, runtime_key_prefix, header_name, use_hash_policy
+} noop {
+    total_weight: "the sum of the weights counts, as in Envoy 1.40"
+});
+supports!(pub(super) CLUSTER_WEIGHT = "envoy.config.route.v3.WeightedCluster.ClusterWeight" {
+    name, cluster_header, weight, metadata_match, typed_per_filter_config, host_rewrite_literal
+});
 
 #[derive(Debug)]
 pub(super) struct Weighted {
@@ -39,7 +49,9 @@ impl Weighted {
         let mut entries = Vec::with_capacity(message.clusters.len());
         for (i, cluster) in message.clusters.iter().enumerate() {
             let at = |e: ConfigError| e.within(&format!("clusters[{i}]"));
-            let weight = cluster.weight.map_or(0, |w| w.value);
+            let Some(weight) = cluster.weight.map(|w| w.value) else {
+                return Err(at(ConfigError::new("weight", "value is required")));
+            };
             total += u64::from(weight);
             let prefix = &message.runtime_key_prefix;
             let runtime_key = (!prefix.is_empty()).then(|| format!("{prefix}.{}", cluster.name).into());
