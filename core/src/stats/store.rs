@@ -49,6 +49,12 @@ struct Slot {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entries {
     pub(super) lists: Vec<Entry>,
+    pub(super) rare: Option<Box<Rare>>,
+}
+
+/// What few objects have.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rare {
     pub(super) named: Vec<Named>,
     pub(super) texts: Vec<(&'static str, Arc<str>)>,
 }
@@ -176,7 +182,7 @@ impl Store {
     /// A text readout; none takes it away.
     pub fn set_text(&mut self, id: ScopeId, name: &'static str, text: Option<Arc<str>>) {
         let Some(slot) = self.live(id) else { return };
-        let texts = &mut slot.entries_mut().texts;
+        let texts = &mut slot.entries_mut().rare.get_or_insert_default().texts;
         texts.retain(|(old, _)| *old != name);
         texts.extend(text.map(|text| (name, text)));
     }
@@ -227,6 +233,17 @@ impl Store {
         self.view().value(name)
     }
 
+    /// The sum of one counter or gauge over all objects of a kind.
+    pub fn total(&mut self, kind: &'static Scope, name: &str) -> u64 {
+        self.accept_own();
+        let of_kind = self.slots.iter().filter(|slot| slot.kind.is_some_and(|k| std::ptr::eq(k, kind)));
+        // What nobody counted yet is zero, and need not be looked for.
+        of_kind
+            .filter(|slot| slot.entries.is_some())
+            .filter_map(|slot| ScopeView { kind, name: slot.name.clone(), entries: slot.entries.clone() }.value(name))
+            .fold(0, u64::wrapping_add)
+    }
+
     fn accept_own(&mut self) {
         let births = std::mem::take(&mut *self.own_births.borrow_mut());
         for birth in births {
@@ -252,6 +269,12 @@ fn hash(kind: &Scope, name: &str) -> u64 {
     hash.digest()
 }
 
+/// Most of these lists stay at one or two: room for four in each would be half a kilobyte a cluster.
+fn push_exact<T>(list: &mut Vec<T>, item: T) {
+    list.reserve_exact(1);
+    list.push(item);
+}
+
 impl Slot {
     fn entries_mut(&mut self) -> &mut Entries {
         Arc::make_mut(self.entries.get_or_insert_default())
@@ -263,7 +286,7 @@ impl Slot {
 impl Entries {
     fn entry(&mut self, list: &'static Descriptor) -> &mut State {
         let at = self.lists.iter().position(|entry| entry.list.is(list)).unwrap_or_else(|| {
-            self.lists.push(Entry { list, state: State::new(list) });
+            push_exact(&mut self.lists, Entry { list, state: State::new(list) });
             self.lists.len() - 1
         });
         &mut self.lists[at].state
@@ -273,7 +296,7 @@ impl Entries {
         match what {
             Born::Words(list, block) => {
                 if let State::Declared(declared) = self.entry(list) {
-                    declared.blocks.push(block);
+                    push_exact(&mut declared.blocks, block);
                 }
             }
             Born::Histogram(list, slot, block) => {
@@ -282,21 +305,26 @@ impl Entries {
                     if declared.histograms.len() <= slot {
                         declared.histograms.resize_with(slot + 1, Default::default);
                     }
-                    declared.histograms[slot].blocks.push(block);
+                    push_exact(&mut declared.histograms[slot].blocks, block);
                 }
             }
             Born::Codes(list, block) => {
                 if let State::Codes { blocks, .. } = self.entry(list) {
-                    blocks.push(block);
+                    push_exact(blocks, block);
                 }
             }
             Born::Named(name, kind, block) => {
-                match self.named.iter_mut().find(|named| named.name == name && named.kind == kind) {
+                let all = &mut self.rare.get_or_insert_default().named;
+                match all.iter_mut().find(|named| named.name == name && named.kind == kind) {
                     Some(named) => named.blocks.push(block),
-                    None => self.named.push(Named { name, kind, blocks: vec![block], retired: 0 }),
+                    None => all.push(Named { name, kind, blocks: vec![block], retired: 0 }),
                 }
             }
         }
+    }
+
+    fn named_mut(&mut self) -> impl Iterator<Item = &mut Named> {
+        self.rare.iter_mut().flat_map(|rare| &mut rare.named)
     }
 
     fn fold(&mut self) {
@@ -312,7 +340,7 @@ impl Entries {
                 }),
             }
         }
-        for named in &mut self.named {
+        for named in self.named_mut() {
             let counter = named.kind == Kind::Counter;
             let retired = &mut named.retired;
             named.blocks.retain_mut(|block| match Arc::get_mut(block) {
@@ -337,7 +365,7 @@ impl Entries {
                 }
             }
         }
-        for named in self.named.iter_mut().filter(|named| named.kind == Kind::Counter) {
+        for named in self.named_mut().filter(|named| named.kind == Kind::Counter) {
             named.retired = named.retired.wrapping_sub(named.value());
         }
     }

@@ -218,6 +218,17 @@ fn a_shared_scope_lives_until_its_last_holder() {
 }
 
 #[test]
+fn a_total_is_the_sum_over_objects_of_a_kind() {
+    let (mut store, rex, worker) = store_with_rex();
+    let fido = store.scope(&DOGS, &Arc::from("fido"));
+    store.scope(&DOGS, &Arc::from("idle"));
+    let stats = [rex, fido].map(|scope| Stats::<Dog>::new(&worker, scope));
+    stats.iter().for_each(|stats| stats.add(BARKS, 2));
+    assert_eq!(store.total(&DOGS, "barks"), 4);
+    assert_eq!(store.total(&DOGS, "puppy.barks"), 0);
+}
+
+#[test]
 fn names_are_sanitized_as_envoy_does() {
     for (name, clean) in
         [("a:b", "a_b"), ("http://x", "http_x"), ("a:/b", "a_b"), ("a.b..", "a.b"), ("[::1]:80", "[__1]_80")]

@@ -4,7 +4,7 @@ use super::codes;
 use super::histogram::Buckets;
 use super::list::{Descriptor, Kind, Scope, Shape, Stat};
 use super::sparse::Sparse;
-use super::store::{Declared, Entries, Named, State, codes_sum};
+use super::store::{Declared, Entries, Named, Rare, State, codes_sum};
 use std::sync::Arc;
 
 /// A reading of all stats.
@@ -50,13 +50,9 @@ impl View {
             prefix.clear();
             scope.write_prefix(&mut prefix);
             let Some(rest) = name.strip_prefix(prefix.as_str()) else { continue };
-            scope.visit(&mut |_, list, stat, value| {
-                if rest.strip_prefix(list) == Some(stat)
-                    && let Value::Counter { value, .. } | Value::Gauge { value, .. } = value
-                {
-                    sum = Some(sum.unwrap_or(0u64).wrapping_add(value));
-                }
-            });
+            if let Some(value) = scope.value(rest) {
+                sum = Some(sum.unwrap_or(0u64).wrapping_add(value));
+            }
         }
         sum
     }
@@ -81,39 +77,53 @@ impl ScopeView {
         }
     }
 
+    /// A counter or gauge of this scope, by what follows the scope's prefix.
+    pub fn value(&self, name: &str) -> Option<u64> {
+        let mut found = None;
+        self.visit(&mut |_, list, stat, value| {
+            if let Value::Counter { value, .. } | Value::Gauge { value, .. } = value
+                && name.strip_prefix(list) == Some(stat)
+            {
+                found = Some(value);
+            }
+        });
+        found
+    }
+
     /// Calls with each stat: where it is, its list's prefix, its name, its value. In no order.
     pub fn visit<'v>(&'v self, visitor: &mut dyn FnMut(Address, &str, &str, Value<'v>)) {
         for (number, (list, state)) in self.lists().enumerate() {
             visit_list(number as u16, list, state, visitor);
         }
-        let Some(entries) = &self.entries else { return };
-        for (index, named) in entries.named.iter().enumerate() {
-            visitor(Address { list: NAMED, index: index as u16 }, "", &named.name, named_value(named));
+        let Some(rare) = self.rare() else { return };
+        for (index, named) in rare.named.iter().enumerate() {
+            visitor(Address { list: NAMED, index: index as u32 }, "", &named.name, named_value(named));
         }
-        for (index, (name, text)) in entries.texts.iter().enumerate() {
-            visitor(Address { list: TEXTS, index: index as u16 }, "", name, Value::Text(text));
+        for (index, (name, text)) in rare.texts.iter().enumerate() {
+            visitor(Address { list: TEXTS, index: index as u32 }, "", name, Value::Text(text));
         }
     }
 
     /// The one stat at an address that `visit` gave, as `visit` would give it.
     pub fn visit_one<'v>(&'v self, at: Address, visitor: &mut dyn FnMut(&str, &str, Value<'v>)) {
-        let index = usize::from(at.index);
-        match (at.list, &self.entries) {
-            (NAMED, Some(entries)) => {
-                let named = &entries.named[index];
+        let index = at.index as usize;
+        match (at.list, self.rare()) {
+            (NAMED, Some(rare)) => {
+                let named = &rare.named[index];
                 visitor("", &named.name, named_value(named));
             }
-            (TEXTS, Some(entries)) => {
-                let (name, text) = &entries.texts[index];
+            (TEXTS, Some(rare)) => {
+                let (name, text) = &rare.texts[index];
                 visitor("", name, Value::Text(text));
             }
             (number, _) => {
                 let Some((list, state)) = self.lists().nth(number.into()) else { return };
                 match state {
                     Some(State::Codes { blocks, retired }) => {
+                        let key = index as u16;
                         let mut name = String::new();
-                        codes::write_name(at.index, &mut name);
-                        let value = codes_sum(blocks, retired).get(at.index);
+                        codes::write_name(key, &mut name);
+                        let value = codes_sum(blocks, retired).get(key);
                         visitor(list.prefix, &name, Value::Counter { value, used: true });
                     }
                     Some(State::Declared(declared)) => {
@@ -128,6 +138,10 @@ impl ScopeView {
                 }
             }
         }
+    }
+
+    fn rare(&self) -> Option<&Rare> {
+        self.entries.as_ref()?.rare.as_deref()
     }
 
     /// The lists of the kind, born or not, and then what else was born.
@@ -147,7 +161,7 @@ impl ScopeView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     list: u16,
-    index: u16,
+    index: u32,
 }
 
 const NAMED: u16 = u16::MAX - 1;
@@ -175,7 +189,7 @@ fn visit_list<'v>(
             for (key, value) in codes_sum(blocks, retired).iter() {
                 name.clear();
                 codes::write_name(key, &mut name);
-                visitor(address(key), list.prefix, &name, Value::Counter { value, used: true });
+                visitor(address(key.into()), list.prefix, &name, Value::Counter { value, used: true });
             }
         }
         (Shape::Declared { stats, .. }, state) => {
@@ -184,13 +198,13 @@ fn visit_list<'v>(
                 _ => &UNBORN,
             };
             for (index, stat) in stats.iter().enumerate() {
-                visitor(address(index as u16), list.prefix, stat.name, declared_value(list, stat, declared));
+                visitor(address(index as u32), list.prefix, stat.name, declared_value(list, stat, declared));
             }
         }
         (Shape::Codes { completed }, _) => {
             if completed {
                 let value = Value::Counter { value: 0, used: false };
-                visitor(address(codes::COMPLETED), list.prefix, "upstream_rq_completed", value);
+                visitor(address(codes::COMPLETED.into()), list.prefix, "upstream_rq_completed", value);
             }
         }
     }

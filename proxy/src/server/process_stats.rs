@@ -40,17 +40,7 @@ impl ProcessStats {
         self.server.set(server::STATE, lifecycle.state() as u64);
         self.server.set(server::LIVE, u64::from(!lifecycle.health_failed()));
         self.server.set(server::UPTIME, self.started.elapsed().as_secs());
-        self.server.set(server::TOTAL_CONNECTIONS, connections(store));
+        // Of all listeners but the admin's, which is of another kind.
+        self.server.set(server::TOTAL_CONNECTIONS, store.total(&listener::SCOPE, "downstream_cx_active"));
     }
-}
-
-/// Of all listeners but the admin's.
-fn connections(store: &mut Store) -> u64 {
-    let view = store.view();
-    let mut total = 0;
-    for scope in view.scopes().iter().filter(|s| std::ptr::eq(s.kind(), &listener::SCOPE)) {
-        let name = format!("listener.{}.downstream_cx_active", scope.name());
-        total += view.value(&name).unwrap_or(0);
-    }
-    total
 }

@@ -5,6 +5,7 @@
 //! name; what they take away is removed together at the end. Rules that can only match one first token are tried only for
 //! names that begin with it, and after those that may match any name: this is also the order of the labels.
 
+use memchr::memmem::Finder;
 use nuncio_api::pb::envoy::config::metrics::v3 as pb;
 use nuncio_api::pb::envoy::config::metrics::v3::tag_specifier::TagValue;
 use nuncio_core::error::ConfigError;
@@ -13,7 +14,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// How a default rule finds its tag.
-enum Finder {
+enum How {
     /// `…_rq_200`
     ResponseCode,
     /// `…_rq_2xx`
@@ -24,11 +25,11 @@ enum Finder {
     Regex(&'static str, &'static str, &'static str),
 }
 
-use Finder::{Regex as Rx, Tokens};
+use How::{Regex as Rx, Tokens};
 
-const DEFAULTS: &[(&str, Finder)] = &[
-    ("envoy.response_code", Finder::ResponseCode),
-    ("envoy.response_code_class", Finder::ResponseCodeClass),
+const DEFAULTS: &[(&str, How)] = &[
+    ("envoy.response_code", How::ResponseCode),
+    ("envoy.response_code_class", How::ResponseCodeClass),
     (
         "envoy.dynamo_partition_id",
         Rx(
@@ -129,7 +130,7 @@ struct Rule {
     /// As a Prometheus label.
     label: String,
     pattern: Pattern,
-    part: &'static str,
+    part: Option<Finder<'static>>,
     except: &'static str,
 }
 
@@ -173,8 +174,8 @@ impl Tags {
         let overrides = config.allow_default_tag_overrides.as_ref().is_some_and(|b| b.value);
         let own = |name: &str| config.stats_tags.iter().any(|tag| tag.tag_name == name && tag.tag_value.is_some());
         if config.use_all_default_tags.as_ref().is_none_or(|b| b.value) {
-            for (name, finder) in DEFAULTS.iter().filter(|(name, _)| !(overrides && own(name))) {
-                tags.add_default(name, finder)?;
+            for (name, how) in DEFAULTS.iter().filter(|(name, _)| !(overrides && own(name))) {
+                tags.add_default(name, how)?;
                 configured.push(name);
             }
         }
@@ -201,8 +202,8 @@ impl Tags {
             }
             _ => {
                 let mut known = false;
-                for (_, finder) in DEFAULTS.iter().filter(|(default, _)| *default == name) {
-                    self.add_default(name, finder)?;
+                for (_, how) in DEFAULTS.iter().filter(|(default, _)| *default == name) {
+                    self.add_default(name, how)?;
                     known = true;
                 }
                 if !known {
@@ -215,11 +216,11 @@ impl Tags {
         Ok(())
     }
 
-    fn add_default(&mut self, name: &str, finder: &Finder) -> Result<(), ConfigError> {
-        match finder {
-            Finder::ResponseCode => self.add(name, Pattern::ResponseCode, None, "_rq_", ""),
-            Finder::ResponseCodeClass => self.add(name, Pattern::ResponseCodeClass, None, "_rq_", ""),
-            Finder::Tokens(tokens) => {
+    fn add_default(&mut self, name: &str, how: &How) -> Result<(), ConfigError> {
+        match how {
+            How::ResponseCode => self.add(name, Pattern::ResponseCode, None, "_rq_", ""),
+            How::ResponseCodeClass => self.add(name, Pattern::ResponseCodeClass, None, "_rq_", ""),
+            How::Tokens(tokens) => {
                 let tokens: Vec<Token> = tokens.split('.').map(Token::of).collect();
                 let first = match &tokens[0] {
                     Token::Word(word) => Some(word.clone()),
@@ -227,7 +228,7 @@ impl Tags {
                 };
                 self.add(name, Pattern::Tokens(tokens), first, "", "");
             }
-            Finder::Regex(regex, part, except) => {
+            How::Regex(regex, part, except) => {
                 self.add(name, Pattern::Regex(compile(regex)?), first_of_regex(regex), part, except);
             }
         }
@@ -238,6 +239,7 @@ impl Tags {
         let number = self.rules.len() as u16;
         let mut label = String::new();
         push_sanitized(name, &mut label);
+        let part = (!part.is_empty()).then(|| Finder::new(part));
         self.rules.push(Rule { label, pattern, part, except });
         match first {
             Some(first) => self.by_first.entry(first).or_default().push(number),
@@ -306,7 +308,7 @@ impl Extraction {
 impl Rule {
     /// What to remove and what the value is.
     fn find(&self, name: &str, tokens: &[Range<usize>]) -> Option<(Range<usize>, Range<usize>)> {
-        if !self.part.is_empty() && !name.contains(self.part) {
+        if self.part.as_ref().is_some_and(|part| part.find(name.as_bytes()).is_none()) {
             return None;
         }
         let digit = |at: usize| name.as_bytes()[at].is_ascii_digit();
