@@ -1,5 +1,7 @@
 //! `google.protobuf.Any`: from a type URL to the message it names, and to the typed message that a consumer wants.
 
+use std::borrow::Cow;
+
 use prost::{Message, Name};
 use prost_reflect::MessageDescriptor;
 
@@ -16,21 +18,36 @@ pub fn type_name(url: &str) -> &str {
     url.rsplit_once('/').map_or(url, |(_, name)| name)
 }
 
-/// The typed message in `any`, which must be a `T`.
-pub fn unpack<T: Message + Name + Default>(any: &Any) -> Result<T, ConfigError> {
-    if TYPED_STRUCTS.contains(&type_name(&any.type_url)) {
+/// What is in an `Any`.
+#[derive(Debug)]
+pub struct Opened<'a> {
+    pub type_name: Cow<'a, str>,
+    pub bytes: Cow<'a, [u8]>,
+}
+
+/// The message in `any`, also if it travels as a generic object (`TypedStruct`).
+pub fn open(any: &Any) -> Result<Opened<'_>, ConfigError> {
+    let name = type_name(&any.type_url);
+    if TYPED_STRUCTS.contains(&name) {
         let (desc, bytes) =
             open_typed_struct(&any.value, UnknownFields::Ignore).map_err(|text| ConfigError::new("", text))?;
-        let inner = Any { type_url: format!("type.googleapis.com/{}", desc.full_name()), value: bytes };
-        return unpack(&inner);
+        return Ok(Opened { type_name: Cow::Owned(desc.full_name().to_owned()), bytes: Cow::Owned(bytes) });
     }
-    if type_name(&any.type_url) != T::full_name() {
-        return Err(ConfigError::new(
-            "",
-            format!("expected a {}, found a {}", T::full_name(), type_name(&any.type_url)),
-        ));
+    Ok(Opened { type_name: Cow::Borrowed(name), bytes: Cow::Borrowed(&any.value) })
+}
+
+/// The typed message in `any`, which must be a `T`.
+pub fn unpack<T: Message + Name + Default>(any: &Any) -> Result<T, ConfigError> {
+    decode(&open_as::<T>(any)?)
+}
+
+/// The encoded message in `any`, which must be a `T`.
+pub fn open_as<T: Name>(any: &Any) -> Result<Cow<'_, [u8]>, ConfigError> {
+    let opened = open(any)?;
+    if opened.type_name != T::full_name() {
+        return Err(ConfigError::new("", format!("expected a {}, found a {}", T::full_name(), opened.type_name)));
     }
-    decode(&any.value)
+    Ok(opened.bytes)
 }
 
 /// Decodes checked bytes. They can still be nested too deeply for the decoder.
@@ -78,7 +95,8 @@ pub(crate) fn open_typed_struct(bytes: &[u8], unknown: UnknownFields) -> Result<
     if let Some(value) = &typed.value {
         let tree = tree_of_struct(value, &ReadLimits::default())?;
         let mut findings = Findings::default();
-        let mut encoder = Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut Whole };
+        let mut encoder =
+            Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut Whole, last_key_wins: true };
         encoder.message(tree.root(), shape(&desc), &Path::Root(""), &mut out);
         if let Some(first) = findings.list.iter().find(|f| f.severity == Severity::Error) {
             return Err(ConfigError::new(first.path.clone(), first.text.clone()).to_string());

@@ -35,6 +35,8 @@ pub(crate) struct Encoder<'e> {
     /// Unknown fields passed over, where they are not errors.
     pub(crate) unknown_seen: u64,
     pub(crate) cut: &'e mut dyn Cut,
+    /// Of equal keys the last one counts, as in YAML; JSON has protobuf join what they say.
+    pub(crate) last_key_wins: bool,
 }
 
 /// Whether a value was there (not null).
@@ -86,26 +88,39 @@ impl Encoder<'_> {
                 self.tell(Severity::Warning, About::Other, key, &here, text);
             }
             seen[word] |= bit;
-            if repeated && later_key(node, shape, at, index) {
+            if repeated && self.last_key_wins && same_key_later(node, at, key.text()) {
                 continue;
             }
-            if value.kind() != NodeKind::Null
-                && let Some(oneof) = field.oneof
-            {
-                match members.iter().find(|(o, _)| *o == oneof) {
-                    Some((_, other)) if *other != index => {
-                        let other = shape.fields[*other].name();
-                        let oneof = shape.oneofs[usize::from(oneof)].name();
-                        let text = format!("`{}` and `{other}` are alternatives (oneof {oneof})", field.name());
-                        self.error(key, &here, text);
-                        continue;
-                    }
-                    Some(_) => {}
-                    None => members.push((oneof, index)),
-                }
+            if value.kind() != NodeKind::Null && !self.alternative(field, index, key, shape, &here, &mut members) {
+                continue;
             }
-            self.field(field, value, &here, out);
+            self.field(field, value, &here, repeated, out);
         }
+    }
+
+    /// Notes a member of a oneof; false if another one is set already.
+    fn alternative(
+        &mut self,
+        field: &Field,
+        index: usize,
+        key: Node<'_>,
+        shape: &Shape,
+        path: &Path<'_>,
+        members: &mut Vec<(u16, usize)>,
+    ) -> bool {
+        let Some(oneof) = field.oneof else { return true };
+        let Some((_, other)) = members.iter().find(|(o, _)| *o == oneof) else {
+            members.push((oneof, index));
+            return true;
+        };
+        let (name, other) = (shape.oneofs[usize::from(oneof)].name(), shape.fields[*other].name());
+        let text = if other == field.name() {
+            format!("`{other}` is given twice (oneof {name})")
+        } else {
+            format!("`{}` and `{other}` are alternatives (oneof {name})", field.name())
+        };
+        self.error(key, path, text);
+        false
     }
 
     /// Whether any field is given twice (also once in snake and once in camel case).
@@ -136,10 +151,11 @@ impl Encoder<'_> {
         self.tell(severity, About::Reading, key, path, text);
     }
 
-    fn field(&mut self, field: &Field, node: Node<'_>, path: &Path<'_>, out: &mut Vec<u8>) {
+    /// `again`: the field may be given more than once, and then a default must overwrite what came before.
+    fn field(&mut self, field: &Field, node: Node<'_>, path: &Path<'_>, again: bool, out: &mut Vec<u8>) {
         match field.repeat {
             Repeat::One => {
-                self.single(field, node, path, !field.presence, out);
+                self.single(field, node, path, !field.presence && !again, out);
             }
             Repeat::List => {
                 let mut count = 0;
@@ -224,9 +240,8 @@ impl Encoder<'_> {
     }
 }
 
-/// Whether a later entry of the object is the same field.
-fn later_key(node: Node<'_>, shape: &Shape, at: usize, index: usize) -> bool {
-    node.entries().skip(at + 1).any(|(key, _)| shape.field_named(key.text()) == Some(index))
+fn same_key_later(node: Node<'_>, at: usize, key: &str) -> bool {
+    node.entries().skip(at + 1).any(|(other, _)| other.text() == key)
 }
 
 /// The zero of a scalar kind on the wire.

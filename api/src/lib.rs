@@ -6,7 +6,9 @@
 //!   and deprecated fields
 //! - [`load`] — a file → checked messages, all errors at once
 //! - [`any`] — type URL → message
+//! - [`routes`] — inline routes, one at a time
 //! - [`wire`] — cutting encoded messages without decoding them
+//! - [`dump`] — encoded message → JSON as the admin pages print it
 //! - [`diag`] — file:line:column, field path, nearest name
 //! - [`pool`] — the descriptors; `shape` — a message type compiled from them
 //! - [`pb`] — the generated types; no other crate names `envoy-types`
@@ -15,12 +17,14 @@
 
 pub mod any;
 pub mod diag;
+pub mod dump;
 mod encode;
 pub mod load;
 #[cfg(test)]
 mod newer;
 pub mod pool;
 mod read;
+pub mod routes;
 mod rules;
 mod shape;
 pub mod support;
@@ -37,5 +41,6 @@ pub use load::{
 };
 pub use prost;
 pub use read::{Format, ReadLimits};
+pub use routes::HttpRoutes;
 pub use support::Support;
 pub use unknown::UnknownFields;

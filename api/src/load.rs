@@ -18,7 +18,7 @@ use crate::pb::envoy::config::bootstrap::v3::Bootstrap;
 use crate::pb::envoy::config::cluster::v3::Cluster;
 use crate::pb::envoy::config::listener::v3::Listener;
 use crate::pb::envoy::extensions::transport_sockets::tls::v3::Secret;
-use crate::read::{ReadLimits, Tree};
+use crate::read::{Format, ReadLimits, Tree};
 use crate::shape::{Shape, shape_named};
 use crate::support::{Support, Verdict};
 use crate::unknown::UnknownFields;
@@ -78,6 +78,15 @@ pub struct Checks {
     pub warnings: Vec<Diagnostic>,
     pub unknown_fields: u64,
     pub deprecated_fields: u64,
+}
+
+impl LoadedBootstrap {
+    /// The whole bootstrap, encoded, with the lists that were taken out (protobuf joins a field that comes twice).
+    pub fn whole(&self) -> Vec<u8> {
+        let mut out = self.bytes.clone();
+        elements::put_back(&self.listeners, &self.clusters, &self.secrets, &mut out);
+        out
+    }
 }
 
 /// Loads a bootstrap from one source, or from several merged one over the other as `--config-yaml` is over
@@ -211,11 +220,13 @@ impl<'o> Run<'o> {
             bytes.extend_from_slice(&rest);
             return Ok(());
         }
+        let last_key_wins = source.format == Format::Yaml;
         let at = self.tree(source)?;
         let Some(tree) = self.trees[at].take() else { return Ok(()) };
         let mut findings = Findings::default();
-        let mut cut = elements.cut(at, self);
-        let mut encoder = Encoder { findings: &mut findings, unknown: cut.unknown(), unknown_seen: 0, cut: &mut cut };
+        let mut cut = elements.cut(at, last_key_wins, self);
+        let unknown = cut.unknown();
+        let mut encoder = Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut cut, last_key_wins };
         encoder.object(tree.root(), bootstrap_shape(), &Path::Root(""), bytes);
         let unknown = encoder.unknown_seen;
         self.unknown_fields += unknown;
@@ -236,11 +247,13 @@ impl<'o> Run<'o> {
             *bytes = encoded;
             return Ok(());
         }
+        let last_key_wins = source.format == Format::Yaml;
         let at = self.tree(source)?;
         let mut findings = Findings::default();
         if let Some(tree) = &self.trees[at] {
             let unknown = self.options.unknown;
-            let mut encoder = Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut Whole };
+            let mut encoder =
+                Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut Whole, last_key_wins };
             encoder.message(tree.root(), shape, &Path::Root(""), bytes);
             self.unknown_fields += encoder.unknown_seen;
         }
@@ -292,7 +305,10 @@ impl<'o> Run<'o> {
         match decode(bytes) {
             Ok(message) => Some(message),
             Err(error) => {
-                self.say(Severity::Error, "", error.reason);
+                // What the walk found explains it better.
+                if !self.found.iter().any(|(_, f)| f.severity == Severity::Error) {
+                    self.say(Severity::Error, "", error.reason);
+                }
                 None
             }
         }

@@ -10,7 +10,7 @@ mod text;
 use crate::wire::Wire;
 
 pub(crate) use bounds::{Bounds, Number, whole};
-pub(crate) use compile::{compile, deprecated, message_unchecked, oneof_required};
+pub(crate) use compile::{compile, deprecated, message_unchecked, oneof_required, sensitive};
 pub(crate) use text::{BytesRule, TextRule};
 
 /// What one field must hold.

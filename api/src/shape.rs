@@ -5,9 +5,11 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use prost::encoding::WireType;
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor, OneofDescriptor};
 
 use crate::rules::{self, FieldRules};
+use crate::wire::{Wire, varint};
 
 /// What stands in a text for a message: most are objects of their fields, the well-known ones have forms of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub(crate) struct Field {
     pub(crate) oneof: Option<u16>,
     pub(crate) rules: Option<Box<FieldRules>>,
     pub(crate) deprecated: Deprecated,
+    /// Holds a secret: not to be printed.
+    pub(crate) sensitive: bool,
     message: OnceLock<&'static Shape>,
 }
 
@@ -121,7 +125,6 @@ impl Shape {
         self.desc.full_name()
     }
 
-    /// The last part of the name, with that of the messages around it: `Cluster.CircuitBreakers`.
     pub(crate) fn field_named(&self, name: &str) -> Option<usize> {
         self.names.get(name).map(|&at| usize::from(at))
     }
@@ -174,6 +177,7 @@ impl Field {
             oneof: None,
             rules: rules::compile(&desc).map(Box::new),
             deprecated: rules::deprecated(&desc),
+            sensitive: rules::sensitive(&desc),
             message: OnceLock::new(),
             desc,
         }
@@ -181,6 +185,31 @@ impl Field {
 
     pub(crate) fn name(&self) -> &str {
         self.desc.name()
+    }
+
+    /// Numbers, booleans and enums: what a list may pack.
+    pub(crate) fn is_number(&self) -> bool {
+        !matches!(self.kind, Kind::Message(_) | Kind::String | Kind::Bytes)
+    }
+
+    /// The next number of a packed list.
+    pub(crate) fn unpack_one<'b>(&self, packed: &mut &'b [u8]) -> Option<Wire<'b>> {
+        if packed.is_empty() {
+            return None;
+        }
+        match self.kind.wire_type() {
+            WireType::SixtyFourBit => {
+                let (bytes, rest) = packed.split_first_chunk::<8>()?;
+                *packed = rest;
+                Some(Wire::Fixed64(u64::from_le_bytes(*bytes)))
+            }
+            WireType::ThirtyTwoBit => {
+                let (bytes, rest) = packed.split_first_chunk::<4>()?;
+                *packed = rest;
+                Some(Wire::Fixed32(u32::from_le_bytes(*bytes)))
+            }
+            _ => varint(packed).map(Wire::Varint),
+        }
     }
 
     /// The shape of the field's message; None for scalars. Of a map's field it is the entry's.

@@ -14,7 +14,7 @@ use crate::rules::{FieldRules, Rule};
 use crate::shape::{Deprecated, Field, Form, Repeat, Shape, shape};
 use crate::support::{self, MessageSupport, Support, Verdict};
 use crate::unknown::UnknownFields;
-use crate::wire::{Wire, fields, varint};
+use crate::wire::{Wire, fields};
 
 pub(crate) struct Walk<'w> {
     pub(crate) findings: &'w mut Findings,
@@ -85,8 +85,7 @@ impl<'w> Walk<'w> {
         match shape.form {
             Form::Any => return self.any(bytes, path, scope, depth),
             Form::Object => {}
-            // Leaves: what their text form allows was checked when it was read.
-            _ => return self.leaf(bytes, path),
+            _ => return self.leaf(bytes, shape, path),
         }
         let scope = Scope { rules: scope.rules && !shape.unchecked, ..scope };
         let entry = self.entry(shape, scope);
@@ -126,10 +125,18 @@ impl<'w> Walk<'w> {
         if scope.support { support.message(shape.name()) } else { None }
     }
 
-    fn leaf(&mut self, bytes: &[u8], path: &Path<'_>) {
-        if fields(bytes).any(|f| f.is_err()) {
-            self.tell(Severity::Error, About::Other, path, "is not an encoded message".to_owned());
-        }
+    /// Messages with a text form of their own: no rules are inside, only damage and depth.
+    fn leaf(&mut self, bytes: &[u8], shape: &'static Shape, path: &Path<'_>) {
+        let text = match shape.form {
+            Form::Struct | Form::Value | Form::ListValue => match levels(bytes, shape, 0) {
+                None => "is not an encoded message".to_owned(),
+                Some(levels) if levels > DEEPEST => "is nested too deeply".to_owned(),
+                Some(_) => return,
+            },
+            _ if fields(bytes).any(|f| f.is_err()) => "is not an encoded message".to_owned(),
+            _ => return,
+        };
+        self.tell(Severity::Error, About::Other, path, text);
     }
 
     /// All fields that are there. False: a singular message came twice.
@@ -232,9 +239,9 @@ impl<'w> Walk<'w> {
                     Rule::List(list) => list.items.as_ref(),
                     _ => None,
                 });
-                if let (None, Wire::Bytes(mut packed), true) = (field.message(), value, is_number(field)) {
+                if let (None, Wire::Bytes(mut packed), true) = (field.message(), value, field.is_number()) {
                     pass.counts[index] = at;
-                    while let Some(one) = unpack_one(field, &mut packed) {
+                    while let Some(one) = field.unpack_one(&mut packed) {
                         let here = Path::Index(&list, pass.counts[index]);
                         pass.counts[index] += 1;
                         self.value(field, items, one, pass, &here, scope);
@@ -414,6 +421,22 @@ struct Pass<'p> {
     lists: Vec<(usize, HashSet<Vec<u8>>)>,
 }
 
+/// How many messages deep a generic object is; stops counting when it is too deep.
+fn levels(bytes: &[u8], shape: &'static Shape, depth: usize) -> Option<usize> {
+    let mut deepest = depth;
+    if depth > DEEPEST {
+        return Some(depth);
+    }
+    for field in fields(bytes) {
+        let (number, value, _) = field.ok()?;
+        let inner = shape.field_numbered(number).and_then(|i| shape.fields[i].message());
+        if let (Some(inner), Wire::Bytes(bytes)) = (inner, value) {
+            deepest = deepest.max(levels(bytes, inner, depth + 1)?);
+        }
+    }
+    Some(deepest)
+}
+
 /// What Envoy calls the rule: people search for it.
 fn rule_name(shape: &Shape, field: &str) -> String {
     let mut camel = String::with_capacity(field.len());
@@ -432,7 +455,7 @@ fn fits(field: &Field, value: Wire<'_>) -> bool {
     if field.repeat == Repeat::Map {
         return matches!(value, Wire::Bytes(_));
     }
-    let packed = field.repeat == Repeat::List && is_number(field) && matches!(value, Wire::Bytes(_));
+    let packed = field.repeat == Repeat::List && field.is_number() && matches!(value, Wire::Bytes(_));
     packed
         || match field.kind.wire_type() {
             WireType::Varint => matches!(value, Wire::Varint(_)),
@@ -442,36 +465,11 @@ fn fits(field: &Field, value: Wire<'_>) -> bool {
         }
 }
 
-fn is_number(field: &Field) -> bool {
-    use prost_reflect::Kind;
-    !matches!(field.kind, Kind::Message(_) | Kind::String | Kind::Bytes)
-}
-
 fn is_default(value: Wire<'_>) -> bool {
     match value {
         Wire::Varint(n) | Wire::Fixed64(n) => n == 0,
         Wire::Fixed32(n) => n == 0,
         Wire::Bytes(bytes) => bytes.is_empty(),
-    }
-}
-
-fn unpack_one<'b>(field: &Field, packed: &mut &'b [u8]) -> Option<Wire<'b>> {
-    use prost::encoding::WireType;
-    if packed.is_empty() {
-        return None;
-    }
-    match field.kind.wire_type() {
-        WireType::SixtyFourBit => {
-            let (bytes, rest) = packed.split_first_chunk::<8>()?;
-            *packed = rest;
-            Some(Wire::Fixed64(u64::from_le_bytes(*bytes)))
-        }
-        WireType::ThirtyTwoBit => {
-            let (bytes, rest) = packed.split_first_chunk::<4>()?;
-            *packed = rest;
-            Some(Wire::Fixed32(u32::from_le_bytes(*bytes)))
-        }
-        _ => varint(packed).map(Wire::Varint),
     }
 }
 

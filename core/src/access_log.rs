@@ -1,22 +1,26 @@
 //! What a log writer is told when a stream or connection ends.
 
-use crate::http::{HeaderMap, RequestHead, ResponseHead};
+use crate::http::{HeaderMap, RequestHead, ResponseHead, RouteView};
 use crate::net::ConnectionInfo;
+use crate::random::Rng;
 use crate::stream_info::StreamInfo;
 
 /// When a record is written; Envoy's `%ACCESS_LOG_TYPE%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
 pub enum LogType {
-    NotSet,
-    TcpUpstreamConnected,
-    TcpPeriodic,
-    TcpConnectionEnd,
-    DownstreamStart,
-    DownstreamPeriodic,
-    DownstreamEnd,
-    UpstreamPoolReady,
-    UpstreamPeriodic,
-    UpstreamEnd,
+    NotSet = 0,
+    TcpUpstreamConnected = 1,
+    TcpPeriodic = 2,
+    TcpConnectionEnd = 3,
+    DownstreamStart = 4,
+    DownstreamPeriodic = 5,
+    DownstreamEnd = 6,
+    UpstreamPoolReady = 7,
+    UpstreamPeriodic = 8,
+    UpstreamEnd = 9,
+    DownstreamTunnelSuccessfullyEstablished = 10,
+    TcpConnectionStart = 14,
 }
 
 impl LogType {
@@ -32,7 +36,14 @@ impl LogType {
             Self::UpstreamPoolReady => "UpstreamPoolReady",
             Self::UpstreamPeriodic => "UpstreamPeriodic",
             Self::UpstreamEnd => "UpstreamEnd",
+            Self::DownstreamTunnelSuccessfullyEstablished => "DownstreamTunnelSuccessfullyEstablished",
+            Self::TcpConnectionStart => "TcpConnectionStart",
         }
+    }
+
+    /// The number of `envoy.data.accesslog.v3.AccessLogType`.
+    pub fn number(self) -> i32 {
+        self as i32
     }
 }
 
@@ -45,8 +56,29 @@ pub struct LogContext<'a> {
     pub info: &'a StreamInfo,
     pub connection: Option<&'a ConnectionInfo>,
     pub log_type: LogType,
-    /// The body of a local reply, for `%LOCAL_REPLY_BODY%`.
+    pub route: Option<&'a dyn RouteView>,
+    /// The body of a local reply, for `%LOCAL_REPLY_BODY%`: only while that reply is being
+    /// formatted. Envoy's access logs do not see it.
     pub local_reply_body: &'a [u8],
+    /// The worker's chance, for `%UNIQUE_ID%`, which without it has no value.
+    pub rng: Option<&'a Rng>,
+}
+
+impl<'a> LogContext<'a> {
+    /// Nothing but the record of the stream; the rest by struct update.
+    pub fn new(info: &'a StreamInfo) -> Self {
+        Self {
+            request: None,
+            response: None,
+            trailers: None,
+            info,
+            connection: None,
+            log_type: LogType::NotSet,
+            route: None,
+            local_reply_body: &[],
+            rng: None,
+        }
+    }
 }
 
 /// A configured access log on one worker. Must never fail or delay a request.

@@ -2,6 +2,7 @@
 
 pub mod body;
 pub mod filter;
+pub mod grpc_status;
 pub mod head;
 pub mod header_map;
 pub mod local_reply;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::http::Version;
 use crate::metadata::Metadata;
-use crate::net::Address;
+use crate::net::{Address, CloseType, TlsInfo};
 use crate::upstream::{ClusterInfo, Host};
 
 macro_rules! response_flags {
@@ -159,7 +159,20 @@ pub struct Timings {
     /// The upstream connection of this stream was asked for / was ready.
     pub upstream_connect_start: Option<Instant>,
     pub upstream_connect_end: Option<Instant>,
+    /// The connect of the upstream connection that carries this stream, however many carried it
+    /// before, and the end of its TLS handshake.
+    pub upstream_cx_begin: Option<Instant>,
+    pub upstream_cx_end: Option<Instant>,
+    pub upstream_handshake_end: Option<Instant>,
+    pub first_upstream_rx_body: Option<Instant>,
     pub end: Option<Instant>,
+}
+
+/// A try at an upstream host, over a connection that was made, which a retry has superseded.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    pub host: Arc<Host>,
+    pub connection_id: u64,
 }
 
 /// Everything that is known of a stream (or of a TCP session).
@@ -169,6 +182,11 @@ pub struct StreamInfo {
     pub start: Instant,
     /// Number of this stream in the process; ext_authz' request id.
     pub stream_id: u64,
+    /// The name of a TCP session in logs, `%STREAM_ID%`. HTTP streams have their request id for that.
+    pub uuid: Option<[u8; 36]>,
+    /// The client as a trusted x-forwarded-for or a detection extension tells, if it is not the
+    /// connection's `remote`.
+    pub remote_address: Option<Address>,
     pub protocol: Option<Version>,
     pub response_code: Option<u16>,
     pub response_code_details: Option<Cow<'static, str>>,
@@ -190,9 +208,17 @@ pub struct StreamInfo {
     pub upstream_host: Option<Arc<Host>>,
     pub upstream_cluster: Option<Arc<ClusterInfo>>,
     pub upstream_local_address: Option<Address>,
+    /// The peer of the upstream connection, if it is not the host's main address.
+    pub upstream_remote_address: Option<Address>,
     pub upstream_connection_id: Option<u64>,
     pub upstream_protocol: Option<Version>,
     pub upstream_transport_failure: Option<Cow<'static, str>>,
+    pub upstream_tls: Option<Arc<TlsInfo>>,
+    pub upstream_close_type: Option<CloseType>,
+    pub upstream_local_close_reason: Option<Cow<'static, str>>,
+    /// Pushed when a retry replaces `upstream_host`, if that had a connection; the last try is
+    /// `upstream_host` itself.
+    pub earlier_attempts: Vec<Attempt>,
     pub route_name: Option<Arc<str>>,
     pub virtual_host_name: Option<Arc<str>>,
     pub virtual_cluster_name: Option<Arc<str>>,
@@ -209,6 +235,8 @@ impl StreamInfo {
             start_wall,
             start,
             stream_id: 0,
+            uuid: None,
+            remote_address: None,
             protocol: None,
             response_code: None,
             response_code_details: None,
@@ -228,9 +256,14 @@ impl StreamInfo {
             upstream_host: None,
             upstream_cluster: None,
             upstream_local_address: None,
+            upstream_remote_address: None,
             upstream_connection_id: None,
             upstream_protocol: None,
             upstream_transport_failure: None,
+            upstream_tls: None,
+            upstream_close_type: None,
+            upstream_local_close_reason: None,
+            earlier_attempts: Vec::new(),
             route_name: None,
             virtual_host_name: None,
             virtual_cluster_name: None,

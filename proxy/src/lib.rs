@@ -6,9 +6,10 @@
 //! - [`calendar`]: dates from seconds
 //! - [`logging`]: the proxy's own log
 //! - [`lifecycle`]: the state of the server and of its draining
+//! - [`stats_sink`]: all stats as text, for people and for scrapers
 //! - [`net`]: the sockets it opens
 //! - [`codec`]: HTTP connections as our own types
-//! - [`stats_sink`]: all stats as text, for people and for scrapers
+//! - [`format`](mod@format): `%COMMAND%` operators of logs, header mutations and local replies
 //! - [`upstream`]: clusters, balancers, pools
 //! - [`http`]: routes, the connection manager, its filters
 //! - [`network`]: what a connection's bytes are handed to
@@ -23,6 +24,7 @@ pub mod calendar;
 pub mod cli;
 pub mod codec;
 pub mod extensions;
+pub mod format;
 pub mod http;
 pub mod lifecycle;
 pub mod listener;

@@ -15,7 +15,7 @@ use crate::pb::envoy::extensions::transport_sockets::tls::v3::Secret;
 use crate::read::Node;
 use crate::shape::{Field, Shape};
 use crate::unknown::UnknownFields;
-use crate::wire::{put_with, split};
+use crate::wire::{put, put_with, split};
 
 /// One checked resource of the bootstrap, encoded. Decode it, build from it, drop the decoded form; the bytes stay for
 /// `/config_dump`.
@@ -67,8 +67,13 @@ impl Elements {
         }
     }
 
-    pub(super) fn cut<'c, 'o>(&'c mut self, source: usize, run: &'c mut Run<'o>) -> CutElements<'c, 'o> {
-        CutElements { elements: self, source, run }
+    pub(super) fn cut<'c, 'o>(
+        &'c mut self,
+        source: usize,
+        last_key_wins: bool,
+        run: &'c mut Run<'o>,
+    ) -> CutElements<'c, 'o> {
+        CutElements { elements: self, source, last_key_wins, run }
     }
 
     /// Takes the elements out of an encoded bootstrap; returns the rest.
@@ -96,6 +101,23 @@ impl Elements {
     }
 }
 
+/// Appends the lists to an encoded bootstrap.
+pub(super) fn put_back(
+    listeners: &[Element<Listener>],
+    clusters: &[Element<Cluster>],
+    secrets: &[Element<Secret>],
+    out: &mut Vec<u8>,
+) {
+    if listeners.is_empty() && clusters.is_empty() && secrets.is_empty() {
+        return;
+    }
+    put_with(out, STATIC_RESOURCES, |out| {
+        listeners.iter().for_each(|e| put(out, LISTS[0].0, &e.bytes));
+        clusters.iter().for_each(|e| put(out, LISTS[1].0, &e.bytes));
+        secrets.iter().for_each(|e| put(out, LISTS[2].0, &e.bytes));
+    });
+}
+
 fn element_shape(resources: &'static Shape, number: u32) -> Option<&'static Shape> {
     resources.field_numbered(number).and_then(|i| resources.fields[i].message())
 }
@@ -108,6 +130,7 @@ fn element_path(number: u32, index: usize) -> String {
 pub(super) struct CutElements<'c, 'o> {
     elements: &'c mut Elements,
     source: usize,
+    last_key_wins: bool,
     run: &'c mut Run<'o>,
 }
 
@@ -128,8 +151,8 @@ impl Cut for CutElements<'_, '_> {
         let path = element_path(field.number, index);
         let mut findings = Findings::default();
         let mut bytes = Vec::new();
-        let unknown = self.unknown();
-        let mut encoder = Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut Whole };
+        let (unknown, last_key_wins) = (self.unknown(), self.last_key_wins);
+        let mut encoder = Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut Whole, last_key_wins };
         if node.kind() != crate::read::Kind::Null {
             encoder.message(node, shape, &Path::Root(&path), &mut bytes);
         }

@@ -113,7 +113,7 @@ impl Reader {
         column: u32,
     ) -> Result<(), SyntaxError> {
         if self.key_next() {
-            let ignored = tag.is_some_and(|t| t.suffix == "ignore");
+            let ignored = tag.is_some_and(|t| matches!(t.suffix.as_str(), "ignore" | "!ignore"));
             let kind = if ignored { Kind::Ignored } else { Kind::Text };
             return self.builder.scalar(kind, text, line, column);
         }

@@ -41,6 +41,10 @@ pub(crate) fn deprecated(desc: &FieldDescriptor) -> Deprecated {
     }
 }
 
+pub(crate) fn sensitive(desc: &FieldDescriptor) -> bool {
+    desc.field_descriptor_proto().options.is_some() && flag(&desc.options(), "udpa.annotations.sensitive")
+}
+
 /// The rules of a field, if it has any.
 pub(crate) fn compile(desc: &FieldDescriptor) -> Option<FieldRules> {
     desc.field_descriptor_proto().options.as_ref()?;

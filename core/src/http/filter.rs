@@ -170,6 +170,9 @@ pub trait RouteView: Send + Sync {
     /// `None` for direct responses and redirects, and while it depends on a header.
     fn cluster_name(&self) -> Option<&str>;
     fn metadata(&self) -> &Metadata;
+    fn virtual_host_metadata(&self) -> Option<&Metadata> {
+        None
+    }
     /// Per-filter configurations of that name, the most general (route configuration) first, the
     /// most specific (weighted cluster) last.
     fn filter_configs(&self, filter: &str) -> &[Arc<dyn Any + Send + Sync>];

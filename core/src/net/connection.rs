@@ -1,7 +1,10 @@
 //! What is known of a downstream connection, from accept to close.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+
+use tokio::time::Instant;
 
 use super::Address;
 use crate::metadata::Metadata;
@@ -28,6 +31,14 @@ pub struct ConnectionInfo {
     /// `tls`, `raw_buffer`, or empty while nobody looked.
     pub transport_protocol: &'static str,
     pub tls: Option<TlsInfo>,
+    pub listener_name: Option<Arc<str>>,
+    pub listener_metadata: Option<Arc<Metadata>>,
+    pub filter_chain_metadata: Option<Arc<Metadata>>,
+    pub timings: Cell<ConnectionTimings>,
+    /// How the connection ended, as far as it has: `%DOWNSTREAM_DETECTED_CLOSE_TYPE%`.
+    pub close_type: Cell<CloseType>,
+    /// `%DOWNSTREAM_LOCAL_CLOSE_REASON%`.
+    pub local_close_reason: RefCell<Option<Cow<'static, str>>>,
     /// Why the connection ended, if we ended it: `%CONNECTION_TERMINATION_DETAILS%`.
     pub termination_details: RefCell<Option<String>>,
     /// `%DOWNSTREAM_TRANSPORT_FAILURE_REASON%`.
@@ -51,6 +62,12 @@ impl ConnectionInfo {
             application_protocols: Vec::new(),
             transport_protocol: "",
             tls: None,
+            listener_name: None,
+            listener_metadata: None,
+            filter_chain_metadata: None,
+            timings: Cell::default(),
+            close_type: Cell::default(),
+            local_close_reason: RefCell::default(),
             termination_details: RefCell::default(),
             transport_failure: RefCell::default(),
             bytes_received: Cell::new(0),
@@ -61,11 +78,40 @@ impl ConnectionInfo {
     }
 }
 
+/// Moments of a connection, on the monotonic clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ConnectionTimings {
+    pub begin: Option<Instant>,
+    pub handshake_complete: Option<Instant>,
+    pub end: Option<Instant>,
+}
+
+/// Who ended a connection by a reset. `Normal` also while it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CloseType {
+    #[default]
+    Normal,
+    LocalReset,
+    RemoteReset,
+}
+
+impl CloseType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::LocalReset => "LocalReset",
+            Self::RemoteReset => "RemoteReset",
+        }
+    }
+}
+
 /// What a finished TLS handshake tells.
 #[derive(Debug, Clone, Default)]
 pub struct TlsInfo {
     pub version: &'static str,
     pub cipher: &'static str,
+    /// The key exchange, e.g. `X25519`.
+    pub group: &'static str,
     pub server_name: Option<Arc<str>>,
     pub alpn: Option<Arc<str>>,
     /// The peer sent a certificate and it passed every configured check.
@@ -87,6 +133,7 @@ pub struct PeerCertificate {
     pub dns_sans: Vec<String>,
     pub ip_sans: Vec<String>,
     pub email_sans: Vec<String>,
+    pub other_name_sans: Vec<String>,
     pub not_before: i64,
     pub not_after: i64,
     /// The leaf and the chain, each URL-encoded PEM as Envoy writes it.
@@ -94,4 +141,9 @@ pub struct PeerCertificate {
     pub chain_pem: String,
     /// SHA-256 of the chain's certificates in order.
     pub chain_sha256: Vec<String>,
+    pub chain_sha1: Vec<String>,
+    pub chain_serials: Vec<String>,
+    /// Of the authority that signed it, in a chain that was verified.
+    pub issuer_sha256: String,
+    pub issuer_serial: String,
 }

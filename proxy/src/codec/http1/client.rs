@@ -137,7 +137,10 @@ impl ClientConn {
         head: &mut ResponseHead,
     ) -> Poll<Result<(), UpstreamError>> {
         let result = ready!(self.poll_head(cx, buffers, scratch, head));
-        self.broken |= result.is_err();
+        if result.is_err() {
+            self.broken = true;
+            head.clear();
+        }
         Poll::Ready(result)
     }
 
@@ -276,6 +279,11 @@ impl ClientConn {
     /// Bytes of the request's head, and of the response's.
     pub fn head_bytes(&self) -> (u32, u32) {
         self.head_bytes
+    }
+
+    /// Bytes of memory that its buffers hold: 0 while it is idle.
+    pub fn held_capacity(&self) -> usize {
+        self.wire.held_capacity()
     }
 
     /// For an upgrade: the stream, and what was read of it already. Everything must be flushed.

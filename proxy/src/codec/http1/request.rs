@@ -128,7 +128,7 @@ enum Kind {
 }
 
 /// Parses the head at the start of `bytes` into `head`; `None` while it is incomplete.
-/// After an error that is not the protocol's, `head` holds what was understood.
+/// After an error that is not the protocol's, `head` holds what was understood; after others, anything.
 pub(crate) fn parse_request(
     bytes: &[u8],
     options: &ServerOptions,
@@ -155,13 +155,7 @@ pub(crate) fn parse_request(
     })?;
     match parsed {
         None => size_so_far(bytes, options),
-        Some(Ok(parsed)) => Ok(Some(parsed)),
-        Some(Err(e)) => {
-            if e.protocol_error {
-                head.clear();
-            }
-            Err(e)
-        }
+        Some(parsed) => parsed.map(Some),
     }
 }
 

@@ -94,11 +94,7 @@ pub(crate) fn parse_response(
     })?;
     match parsed {
         None => size_so_far(bytes, options),
-        Some(Ok(parsed)) => Ok(Some(parsed)),
-        Some(Err(e)) => {
-            head.clear();
-            Err(e)
-        }
+        Some(parsed) => parsed.map(Some),
     }
 }
 

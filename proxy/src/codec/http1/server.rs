@@ -122,7 +122,10 @@ impl ServerConn {
     }
 
     /// Nothing that follows a refused head is read as a request.
-    fn refuse(&mut self, e: RequestError, head: &RequestHead) -> RequestError {
+    fn refuse(&mut self, e: RequestError, head: &mut RequestHead) -> RequestError {
+        if e.protocol_error {
+            head.clear();
+        }
         self.wire.discard_pending();
         self.incoming = Incoming::Done;
         self.answering = Answering { method: MethodKind::of(head.method()), version: head.version };
@@ -353,6 +356,11 @@ impl ServerConn {
     /// The client's FIN was seen.
     pub fn is_eof(&self) -> bool {
         self.wire.is_eof()
+    }
+
+    /// Bytes of memory that its buffers hold: 0 while it is idle.
+    pub fn held_capacity(&self) -> usize {
+        self.wire.held_capacity()
     }
 
     /// For an upgrade: the stream, and what was read of it already. Everything must be flushed.

@@ -18,7 +18,7 @@ use super::options::HeaderCase;
 use crate::codec::Buffers;
 
 /// Read at most so much while a head is awaited: what lies behind the head is copied once more.
-pub(super) const HEAD_READ: usize = 16 * 1024;
+pub(super) const HEAD_READ: usize = 8 * 1024;
 /// Data up to this size is copied behind what waits in `output`, to go in one write with it.
 const COPY_LIMIT: usize = 4 * 1024;
 /// More than this in `output` goes to the socket before more is copied behind it.
@@ -89,6 +89,8 @@ pub(super) struct Wire {
     written: u32,
     /// Of an incomplete head: the length at which it was last parsed.
     tried: u32,
+    /// The last read filled its buffer: there may be more.
+    full: bool,
     eof: bool,
 }
 
@@ -103,6 +105,7 @@ impl Wire {
             consumed: 0,
             written: 0,
             tried: 0,
+            full: false,
             eof: false,
         }
     }
@@ -119,6 +122,10 @@ impl Wire {
 
     pub(super) fn is_eof(&self) -> bool {
         self.eof
+    }
+
+    pub(super) fn held_capacity(&self) -> usize {
+        self.input.capacity() + self.output.capacity()
     }
 
     // === reading ===
@@ -171,6 +178,7 @@ impl Wire {
         }
         let n = ready!(self.io.poll_read(cx, scratch))?;
         self.received += n as u64;
+        self.full = n == scratch.len();
         self.eof = n == 0;
         Poll::Ready(Ok(n))
     }
@@ -257,19 +265,22 @@ impl Wire {
         }
     }
 
-    /// Moves up to `most` bytes into `scratch`: those kept, else those of one read.
+    /// Moves up to `most` bytes into `scratch`: those kept, and those of one read if there may be
+    /// more, so that what came behind a head goes on in one write with it.
     fn poll_fill(&mut self, cx: &mut Context<'_>, scratch: &mut [u8], most: usize) -> Poll<Result<usize, BodyFault>> {
         let most = most.min(scratch.len());
-        let n = self.pending().len().min(most);
-        if n > 0 {
-            scratch[..n].copy_from_slice(&self.pending()[..n]);
-            self.consume(n);
-            return Poll::Ready(Ok(n));
+        let kept = self.pending().len().min(most);
+        scratch[..kept].copy_from_slice(&self.pending()[..kept]);
+        self.consume(kept);
+        if kept == most || (kept > 0 && !self.full) {
+            return Poll::Ready(Ok(kept));
         }
-        match ready!(self.poll_read(cx, &mut scratch[..most])) {
-            Ok(0) => Poll::Ready(Err(BodyFault::Eof)),
-            Ok(n) => Poll::Ready(Ok(n)),
-            Err(e) => Poll::Ready(Err(BodyFault::Io(e))),
+        match self.poll_read(cx, &mut scratch[kept..most]) {
+            Poll::Ready(Ok(0)) | Poll::Pending if kept > 0 => Poll::Ready(Ok(kept)),
+            Poll::Ready(Ok(0)) => Poll::Ready(Err(BodyFault::Eof)),
+            Poll::Ready(Ok(n)) => Poll::Ready(Ok(kept + n)),
+            Poll::Ready(Err(e)) => Poll::Ready(Err(BodyFault::Io(e))),
+            Poll::Pending => Poll::Pending,
         }
     }
 
