@@ -153,18 +153,25 @@ fn field(message: &[u8], number: u64) -> Option<&[u8]> {
     fields(message).into_iter().find(|f| f.0 == number).map(|f| f.1)
 }
 
-/// FileDescriptorSet.file = 1; of a file: package = 2, message_type = 4, source_code_info = 9.
+/// FileDescriptorSet.file = 1; of a file: package = 2, dependency = 3, message_type = 4, source_code_info = 9.
 fn strip(set: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(set.len() / 4);
     for (_, file, _) in fields(set) {
         let package = field(file, 2).map(text).unwrap_or_default();
         let mut kept = Vec::with_capacity(file.len());
+        let mut imports: Vec<&str> = Vec::new();
         for (number, payload, whole) in fields(file) {
             match number {
                 9 => {}
-                4 => put(&mut kept, 4, &with_newer(payload, package)),
+                4 => put(&mut kept, 4, &with_newer(payload, package, &mut imports)),
                 _ => kept.extend_from_slice(whole),
             }
+        }
+        let have: Vec<&str> = fields(file).iter().filter(|f| f.0 == 3).map(|f| text(f.1)).collect();
+        imports.sort_unstable();
+        imports.dedup();
+        for import in imports.into_iter().filter(|i| !have.contains(i)) {
+            put(&mut kept, 3, import.as_bytes());
         }
         put(&mut out, 1, &kept);
     }
@@ -172,7 +179,7 @@ fn strip(set: &[u8]) -> Vec<u8> {
 }
 
 /// DescriptorProto: name = 1, field = 2, nested_type = 3.
-fn with_newer(message: &[u8], above: &str) -> Vec<u8> {
+fn with_newer(message: &[u8], above: &str, imports: &mut Vec<&str>) -> Vec<u8> {
     let name = format!("{above}.{}", field(message, 1).map(text).unwrap_or_default());
     let mut out = Vec::with_capacity(message.len());
     let mut have = Vec::new();
@@ -182,14 +189,29 @@ fn with_newer(message: &[u8], above: &str) -> Vec<u8> {
                 have.push(field(payload, 1).map(text).unwrap_or_default());
                 out.extend_from_slice(whole);
             }
-            3 => put(&mut out, 3, &with_newer(payload, &name)),
+            3 => put(&mut out, 3, &with_newer(payload, &name, imports)),
             _ => out.extend_from_slice(whole),
         }
     }
     for new in newer::FIELDS.iter().filter(|n| n.message == name && !have.contains(&n.name)) {
         put(&mut out, 2, &descriptor(new));
+        imports.extend(file_of(new.kind));
     }
     out
+}
+
+/// The file that a newer field's message comes from.
+fn file_of(kind: &str) -> Option<&'static str> {
+    Some(match kind.strip_prefix('.')? {
+        "google.protobuf.Duration" => "google/protobuf/duration.proto",
+        "google.protobuf.Struct" => "google/protobuf/struct.proto",
+        "google.protobuf.StringValue" | "google.protobuf.UInt32Value" => "google/protobuf/wrappers.proto",
+        "envoy.config.core.v3.TypedExtensionConfig" => "envoy/config/core/v3/extension.proto",
+        "envoy.extensions.load_balancing_policies.common.v3.OrcaOobReportingConfig" => {
+            "envoy/extensions/load_balancing_policies/common/v3/common.proto"
+        }
+        other => panic!("newer.rs: which file is {other} in?"),
+    })
 }
 
 /// FieldDescriptorProto: name = 1, number = 3, label = 4, type = 5, type_name = 6, json_name = 10.

@@ -109,25 +109,36 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// More than these are not worth reading, and a hostile file must not fill the memory with sentences.
-pub(crate) const MOST_DIAGNOSTICS: usize = 1000;
+/// More errors, or warnings, than these are not worth reading, and a hostile file must not fill the memory with
+/// sentences.
+const MOST: usize = 1000;
 
 /// The findings of one run, bounded.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) list: Vec<Finding>,
-    pub(crate) dropped: usize,
+    errors: usize,
+    warnings: usize,
 }
 
 /// A diagnostic before its place in the text is known (`line` 0: find it along the path).
 #[derive(Debug)]
 pub(crate) struct Finding {
+    /// Number of the source; beyond them: the one that has the path.
+    pub(crate) source: usize,
     pub(crate) severity: Severity,
     pub(crate) line: u32,
     pub(crate) column: u32,
     pub(crate) path: String,
     pub(crate) text: String,
     pub(crate) about: About,
+}
+
+impl Finding {
+    /// Without a place: the path leads to it.
+    pub(crate) fn new(severity: Severity, about: About, path: String, text: String) -> Self {
+        Self { source: usize::MAX, severity, line: 0, column: 0, path, text, about }
+    }
 }
 
 /// What a finding is about: what it makes superfluous is decided by this.
@@ -142,11 +153,37 @@ pub(crate) enum About {
 
 impl Findings {
     pub(crate) fn push(&mut self, finding: Finding) {
-        if self.list.len() >= MOST_DIAGNOSTICS {
-            self.dropped += 1;
-        } else {
+        let count = if finding.severity == Severity::Error { &mut self.errors } else { &mut self.warnings };
+        *count += 1;
+        if *count <= MOST {
             self.list.push(finding);
         }
+    }
+
+    /// Takes over what another one found, all of it about this source.
+    pub(crate) fn absorb(&mut self, other: Self, source: usize) {
+        let (errors, warnings) = (self.errors + other.errors, self.warnings + other.warnings);
+        for finding in other.list {
+            self.push(Finding { source, ..finding });
+        }
+        (self.errors, self.warnings) = (errors, warnings);
+    }
+
+    pub(crate) fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+
+    /// Forgets what came after a mark (`list.len()` of that time).
+    pub(crate) fn truncate(&mut self, mark: usize) {
+        for finding in self.list.drain(mark..) {
+            let count = if finding.severity == Severity::Error { &mut self.errors } else { &mut self.warnings };
+            *count -= 1;
+        }
+    }
+
+    /// How many errors were left out.
+    pub(crate) fn left_out(&self) -> usize {
+        self.errors.saturating_sub(MOST)
     }
 }
 

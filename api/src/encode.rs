@@ -49,7 +49,8 @@ impl Encoder<'_> {
 
     fn tell(&mut self, severity: Severity, about: About, node: Node<'_>, path: &Path<'_>, text: String) {
         let (line, column) = node.position();
-        self.findings.push(Finding { severity, line, column, path: path.to_string(), text, about });
+        let found = Finding::new(severity, about, path.to_string(), text);
+        self.findings.push(Finding { line, column, ..found });
     }
 
     /// Appends the fields of a message.

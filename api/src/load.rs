@@ -7,6 +7,7 @@ mod elements;
 mod position;
 mod source;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use prost::{Message, Name};
@@ -161,9 +162,8 @@ fn bootstrap_shape() -> &'static Shape {
 /// One load.
 struct Run<'o> {
     options: &'o LoadOptions<'o>,
-    /// With the number of the source each is about.
-    found: Vec<(usize, Finding)>,
-    dropped: usize,
+    found: Findings,
+    warned: HashSet<(&'static str, String)>,
     unknown_fields: u64,
     deprecated_fields: u64,
     positions: Positions,
@@ -174,8 +174,8 @@ impl<'o> Run<'o> {
     fn new(options: &'o LoadOptions<'o>) -> Self {
         Self {
             options,
-            found: Vec::new(),
-            dropped: 0,
+            found: Findings::default(),
+            warned: HashSet::new(),
             unknown_fields: 0,
             deprecated_fields: 0,
             positions: Positions::default(),
@@ -189,8 +189,7 @@ impl<'o> Run<'o> {
     }
 
     fn say(&mut self, severity: Severity, path: &str, text: String) {
-        let finding = Finding { severity, line: 0, column: 0, path: path.to_owned(), text, about: About::Other };
-        self.found.push((usize::MAX, finding));
+        self.found.push(Finding::new(severity, About::Other, path.to_owned(), text));
     }
 
     /// Reads a source and drops its text: what follows needs the tree only.
@@ -231,7 +230,7 @@ impl<'o> Run<'o> {
         let unknown = encoder.unknown_seen;
         self.unknown_fields += unknown;
         self.trees[at] = Some(tree);
-        self.keep(at, findings);
+        self.found.absorb(findings, at);
         Ok(())
     }
 
@@ -257,32 +256,18 @@ impl<'o> Run<'o> {
             encoder.message(tree.root(), shape, &Path::Root(""), bytes);
             self.unknown_fields += encoder.unknown_seen;
         }
-        self.keep(at, findings);
+        self.found.absorb(findings, at);
         Ok(())
-    }
-
-    fn keep(&mut self, source: usize, findings: Findings) {
-        self.dropped += findings.dropped;
-        for finding in findings.list {
-            if self.found.len() < crate::diag::MOST_DIAGNOSTICS {
-                self.found.push((source, finding));
-            } else {
-                self.dropped += 1;
-            }
-        }
     }
 
     /// Checks encoded bytes; `element` is where they stand (source, path), if they are not the whole.
     fn walk(&mut self, bytes: &[u8], shape: &'static Shape, element: Option<(usize, &str)>) {
         let mut findings = Findings::default();
-        let mut walk = Walk::new(&mut findings, self.options.support);
-        walk.allow_unsupported = self.options.allow_unsupported;
-        walk.unknown = self.options.unknown;
-        walk.now = self.options.now;
+        let mut walk = Walk::new(&mut findings, &mut self.warned, self.options);
         walk.check(bytes, shape, &Path::Root(element.map_or("", |(_, path)| path)));
         self.unknown_fields += walk.unknown_seen;
         self.deprecated_fields += walk.deprecated_seen;
-        self.keep(element.map_or(usize::MAX, |(source, _)| source), findings);
+        self.found.absorb(findings, element.map_or(usize::MAX, |(source, _)| source));
     }
 
     /// The lists that are cut are not in the message that is walked.
@@ -306,7 +291,7 @@ impl<'o> Run<'o> {
             Ok(message) => Some(message),
             Err(error) => {
                 // What the walk found explains it better.
-                if !self.found.iter().any(|(_, f)| f.severity == Severity::Error) {
+                if !self.found.has_errors() {
                     self.say(Severity::Error, "", error.reason);
                 }
                 None
@@ -316,10 +301,10 @@ impl<'o> Run<'o> {
 
     /// Everything that was found, with its place, in the order of the text.
     fn finish(mut self) -> (Positions, Checks) {
-        drop_consequences(&mut self.found);
-        let mut all: Vec<(usize, Diagnostic)> = Vec::with_capacity(self.found.len());
-        for (source, mut finding) in std::mem::take(&mut self.found) {
-            let source = self.place(source, &mut finding);
+        drop_consequences(&mut self.found.list);
+        let mut all: Vec<(usize, Diagnostic)> = Vec::with_capacity(self.found.list.len());
+        for mut finding in std::mem::take(&mut self.found.list) {
+            let source = self.place(&mut finding);
             let file = self.positions.name(source);
             let Finding { severity, line, column, path, text, .. } = finding;
             all.push((source, Diagnostic { severity, file, line, column, path, text }));
@@ -334,15 +319,16 @@ impl<'o> Run<'o> {
         for (_, diagnostic) in all {
             if diagnostic.is_error() { report.errors.push(diagnostic) } else { report.warnings.push(diagnostic) }
         }
-        if self.dropped > 0 {
-            let text = format!("and {} more", self.dropped);
+        if self.found.left_out() > 0 {
+            let text = format!("and {} more errors", self.found.left_out());
             report.errors.push(self.refuse(&self.positions.name(0), text));
         }
         (self.positions, report)
     }
 
     /// Fills in line and column along the path; returns the source, the last one that has the whole path.
-    fn place(&self, source: usize, finding: &mut Finding) -> usize {
+    fn place(&self, finding: &mut Finding) -> usize {
+        let source = finding.source;
         if finding.line > 0 {
             return source;
         }
@@ -369,16 +355,16 @@ impl Checks {
 }
 
 /// Where a value could not be read, or a name is misspelt, that something is missing is no news.
-fn drop_consequences(found: &mut Vec<(usize, Finding)>) {
+fn drop_consequences(found: &mut Vec<Finding>) {
     let reading: Vec<String> = found
         .iter()
-        .filter(|(_, f)| f.about == About::Reading && f.severity == Severity::Error)
-        .map(|(_, f)| f.path.clone())
+        .filter(|f| f.about == About::Reading && f.severity == Severity::Error)
+        .map(|f| f.path.clone())
         .collect();
     if reading.is_empty() {
         return;
     }
-    found.retain(|(_, f)| {
+    found.retain(|f| {
         let parent = f.path.rsplit_once('.').map_or("", |(parent, _)| parent);
         let related = |r: &String| {
             let child = r.strip_prefix(f.path.as_str()).is_some_and(|rest| rest.is_empty() || !rest[1..].contains('.'));

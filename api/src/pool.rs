@@ -31,7 +31,21 @@ pub(crate) fn message(full_name: &str) -> Option<MessageDescriptor> {
 pub(crate) const TYPED_STRUCTS: [&str; 2] = ["xds.type.v3.TypedStruct", "udpa.type.v1.TypedStruct"];
 
 /// Messages that Envoy 1.40 has and the package does not: said to be not implemented, where others are unknown.
-pub(crate) const NEWER_MESSAGES: &[&str] = &["xds.type.matcher.v3.IPMatcher"];
+pub(crate) const NEWER_MESSAGES: &[&str] = &[
+    "envoy.extensions.http.ai_filters.schema_validation.v3.SchemaValidation",
+    "envoy.extensions.http.ai_filters.transcoder.v3.Transcoder",
+    "envoy.extensions.router.cluster_specifiers.priority_group.v3.PriorityGroupClusterSpecifier",
+    "envoy.extensions.router.cluster_specifiers.priority_group.v3.PriorityGroupsOverride",
+    "envoy.extensions.router.route_specifiers.dynamic_modules.v3.DynamicModuleRouteSpecifier",
+    "envoy.extensions.transport_sockets.tls.handshakers.dynamic_modules.v3.DynamicModuleTlsHandshaker",
+    "xds.type.matcher.v3.CelMatcher",
+    "xds.type.matcher.v3.DoubleRangeMatcher",
+    "xds.type.matcher.v3.HttpAttributesCelMatchInput",
+    "xds.type.matcher.v3.IPMatcher",
+    "xds.type.matcher.v3.Int32RangeMatcher",
+    "xds.type.matcher.v3.Int64RangeMatcher",
+    "xds.type.matcher.v3.ServerNameMatcher",
+];
 
 /// Messages written by hand: what the package lacks and we need, and later our own extensions.
 fn own_files() -> Vec<FileDescriptorProto> {

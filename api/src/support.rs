@@ -186,3 +186,48 @@ pub(crate) fn value_text(field: &Field, value: Wire<'_>) -> String {
         (kind, value) => crate::rules::whole(value, kind).map(|n| n.to_string()).unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    supports!(ROUTE = "envoy.config.route.v3.Route" { r#match, route } noop { stat_prefix: "a reason" });
+    supports!(MORE = "envoy.config.route.v3.Route" { stat_prefix, redirect });
+    supports!(WRONG = "envoy.config.core.v3.SocketAddress" { adress } values { protocol: ["TCPP"] });
+    supports!(NOWHERE = "envoy.no.such.Message" {});
+
+    #[test]
+    fn names_are_checked_against_the_descriptors() {
+        assert_eq!(Support::new(&[&[&ROUTE], &[&MORE]]).check_names(), Ok(()));
+        let wrong = Support::new(&[&[&WRONG, &NOWHERE]]).check_names().unwrap_err();
+        assert_eq!(
+            wrong,
+            [
+                "no field adress in envoy.config.core.v3.SocketAddress, did you mean address?",
+                "no message envoy.no.such.Message",
+                "no value TCPP in envoy.config.core.v3.SocketAddress.Protocol (envoy.config.core.v3.SocketAddress.protocol)",
+            ]
+        );
+    }
+
+    #[test]
+    fn entries_of_one_message_add_up_and_the_generous_one_counts() {
+        let support = Support::new(&[&[&ROUTE], &[&MORE]]);
+        let entry = support.message("envoy.config.route.v3.Route").unwrap();
+        assert_eq!(entry.field("match"), Verdict::Honoured);
+        assert_eq!(entry.field("stat_prefix"), Verdict::Honoured);
+        assert_eq!(entry.field("metadata"), Verdict::Missing);
+    }
+
+    #[test]
+    fn the_table_prints_itself() {
+        let support = Support::new(&[&[&ROUTE]]);
+        assert_eq!(support.list(None), ["envoy.config.route.v3.Route: 2 of 19 fields"]);
+        let lines = support.list(Some("@type.googleapis.com/envoy.config.route.v3.Route"));
+        assert!(lines.contains(&"  match: yes".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"  stat_prefix: accepted, no effect: a reason".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"  redirect: no".to_owned()), "{lines:?}");
+        assert_eq!(support.list(Some("Route")), lines);
+        assert_eq!(support.list(Some("Rotue")), ["Rotue: nothing is implemented"]);
+    }
+}

@@ -10,6 +10,7 @@ use prost_reflect::DynamicMessage;
 
 use crate::any;
 use crate::diag::{About, Finding, Findings, Path, Severity};
+use crate::load::LoadOptions;
 use crate::rules::{FieldRules, Rule};
 use crate::shape::{Deprecated, Field, Form, Repeat, Shape, shape};
 use crate::support::{self, MessageSupport, Support, Verdict};
@@ -17,17 +18,17 @@ use crate::unknown::UnknownFields;
 use crate::wire::{Wire, fields};
 
 pub(crate) struct Walk<'w> {
-    pub(crate) findings: &'w mut Findings,
-    pub(crate) support: Option<&'w Support>,
+    findings: &'w mut Findings,
+    support: Option<&'w Support>,
     /// What is not implemented is a warning.
-    pub(crate) allow_unsupported: bool,
-    pub(crate) unknown: UnknownFields,
+    allow_unsupported: bool,
+    unknown: UnknownFields,
     pub(crate) unknown_seen: u64,
     pub(crate) deprecated_seen: u64,
     /// Nanoseconds since 1970, for rules about now.
-    pub(crate) now: Option<i128>,
-    /// Warnings that were given for a field of a message: once is enough.
-    warned: HashSet<(String, String)>,
+    now: Option<i128>,
+    /// Warnings that were given for a field of a message: once a load is enough.
+    warned: &'w mut HashSet<(&'static str, String)>,
 }
 
 /// What is checked from here on down.
@@ -41,16 +42,20 @@ struct Scope {
 const DEEPEST: usize = 100;
 
 impl<'w> Walk<'w> {
-    pub(crate) fn new(findings: &'w mut Findings, support: Option<&'w Support>) -> Self {
+    pub(crate) fn new(
+        findings: &'w mut Findings,
+        warned: &'w mut HashSet<(&'static str, String)>,
+        options: &LoadOptions<'w>,
+    ) -> Self {
         Self {
             findings,
-            support,
-            allow_unsupported: false,
-            unknown: UnknownFields::Refuse,
+            support: options.support,
+            allow_unsupported: options.allow_unsupported,
+            unknown: options.unknown,
             unknown_seen: 0,
             deprecated_seen: 0,
-            now: None,
-            warned: HashSet::new(),
+            now: options.now,
+            warned,
         }
     }
 
@@ -59,7 +64,7 @@ impl<'w> Walk<'w> {
     }
 
     fn tell(&mut self, severity: Severity, about: About, path: &Path<'_>, text: String) {
-        self.findings.push(Finding { severity, line: 0, column: 0, path: path.to_string(), text, about });
+        self.findings.push(Finding::new(severity, about, path.to_string(), text));
     }
 
     fn broken(
@@ -90,7 +95,7 @@ impl<'w> Walk<'w> {
         let scope = Scope { rules: scope.rules && !shape.unchecked, ..scope };
         let entry = self.entry(shape, scope);
         if scope.support && entry.is_none() {
-            self.unsupported(path, format!("{} is not implemented", shape.name()));
+            self.unsupported(shape, "", path, format!("{} is not implemented", shape.name()));
         }
         let mut pass = Pass {
             shape,
@@ -104,7 +109,7 @@ impl<'w> Walk<'w> {
         let before = self.findings.list.len();
         if !self.pass(&mut pass, bytes) {
             // A field that may be given once came in parts, which protobuf joins: join them, and look again.
-            self.findings.list.truncate(before);
+            self.findings.truncate(before);
             let Ok(whole) = DynamicMessage::decode(shape.desc.clone(), bytes) else {
                 return self.tell(Severity::Error, About::Other, path, "is not an encoded message".to_owned());
             };
@@ -178,14 +183,14 @@ impl<'w> Walk<'w> {
             UnknownFields::Warn => Severity::Warning,
             UnknownFields::Ignore => return,
         };
-        if severity == Severity::Error || self.warn_once(pass.shape.name(), &number.to_string()) {
+        if severity == Severity::Error || self.warn_once("unknown", pass.shape.name(), &number.to_string()) {
             let text = format!("unknown field {number} in {}", pass.shape.name());
             self.tell(severity, About::Other, pass.path, text);
         }
     }
 
-    fn warn_once(&mut self, message: &str, what: &str) -> bool {
-        self.warned.insert((message.to_owned(), what.to_owned()))
+    fn warn_once(&mut self, about: &'static str, message: &str, field: &str) -> bool {
+        self.warned.insert((about, format!("{message}.{field}")))
     }
 
     /// A field is set: is it implemented, is it deprecated?
@@ -193,16 +198,24 @@ impl<'w> Walk<'w> {
         let here = Path::Field(pass.path, field.name());
         if field.deprecated != Deprecated::No {
             self.deprecated_seen += 1;
-            if self.warn_once(pass.shape.name(), field.name()) {
-                let text = format!("deprecated: {}.{} will be removed from Envoy", pass.shape.name(), field.name());
-                self.tell(Severity::Warning, About::Other, &here, text);
+            let name = format!("{}.{}", pass.shape.name(), field.name());
+            if field.deprecated == Deprecated::Refused {
+                let text = format!("deprecated: {name} is not accepted any more");
+                self.tell(Severity::Error, About::Other, &here, text);
+            } else if self.warn_once("deprecated", pass.shape.name(), field.name()) {
+                self.tell(
+                    Severity::Warning,
+                    About::Other,
+                    &here,
+                    format!("deprecated: {name} will be removed from Envoy"),
+                );
             }
         }
         let Some(entry) = pass.entry else { return };
         match entry.field(field.name()) {
             Verdict::Honoured => {}
             Verdict::Noop(reason) => {
-                if self.warn_once(pass.shape.name(), field.name()) {
+                if self.warn_once("noop", pass.shape.name(), field.name()) {
                     self.tell(Severity::Warning, About::Other, &here, format!("accepted, no effect: {reason}"));
                 }
             }
@@ -210,16 +223,19 @@ impl<'w> Walk<'w> {
                 let is = only_value(field, value);
                 if !values.contains(&is.as_str()) {
                     let text = format!("`{is}` is not implemented (only {})", values.join(", "));
-                    self.unsupported(&here, text);
+                    self.unsupported(pass.shape, field.name(), &here, text);
                 }
             }
-            Verdict::Missing => self.unsupported(&here, "is not implemented".to_owned()),
+            Verdict::Missing => self.unsupported(pass.shape, field.name(), &here, "is not implemented".to_owned()),
         }
     }
 
-    fn unsupported(&mut self, path: &Path<'_>, text: String) {
-        let severity = if self.allow_unsupported { Severity::Warning } else { Severity::Error };
-        self.tell(severity, About::Other, path, text);
+    fn unsupported(&mut self, shape: &Shape, field: &str, path: &Path<'_>, text: String) {
+        if !self.allow_unsupported {
+            self.tell(Severity::Error, About::Other, path, text);
+        } else if self.warn_once("unsupported", shape.name(), field) {
+            self.tell(Severity::Warning, About::Other, path, text);
+        }
     }
 
     /// One value of one field.
@@ -517,3 +533,6 @@ fn any_parts(bytes: &[u8]) -> (Cow<'_, str>, &[u8]) {
     }
     (url, value)
 }
+
+#[cfg(test)]
+mod tests;

@@ -157,7 +157,7 @@ impl Cut for CutElements<'_, '_> {
             encoder.message(node, shape, &Path::Root(&path), &mut bytes);
         }
         self.run.unknown_fields += encoder.unknown_seen;
-        self.run.keep(self.source, findings);
+        self.run.found.absorb(findings, self.source);
         self.run.walk(&bytes, shape, Some((self.source, &path)));
         self.elements.push(field.number, index, self.source, bytes);
         true

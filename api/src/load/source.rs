@@ -33,6 +33,9 @@ impl Source {
         if meta.is_dir() {
             return Err(fail("cannot be read: it is a directory".to_owned()));
         }
+        if meta.len() > limits.bytes as u64 {
+            return Err(fail(too_long(limits)));
+        }
         let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0).min(limits.bytes) + 1);
         let most = u64::try_from(limits.bytes).unwrap_or(u64::MAX);
         file.take(most.saturating_add(1))
@@ -47,17 +50,10 @@ impl Source {
         Self { name: name.into(), format, bytes: text.into(), file: None }
     }
 
-    fn too_long(&self, limits: &ReadLimits) -> Option<Diagnostic> {
-        (self.bytes.len() > limits.bytes).then(|| {
-            let text = format!("is longer than the {} MiB that a configuration may have", limits.bytes >> 20);
-            error(&self.name, 0, 0, text)
-        })
-    }
-
     /// The tree of a YAML or JSON text, and whether bytes that are not UTF-8 were replaced.
     pub(crate) fn tree(&self, limits: &ReadLimits) -> Result<(Tree, bool), Diagnostic> {
-        if let Some(too_long) = self.too_long(limits) {
-            return Err(too_long);
+        if self.bytes.len() > limits.bytes {
+            return Err(error(&self.name, 0, 0, too_long(limits)));
         }
         let text = String::from_utf8_lossy(&self.bytes);
         let lossy = matches!(text, Cow::Owned(_));
@@ -89,6 +85,10 @@ impl Source {
 
 fn error(name: &Arc<str>, line: u32, column: u32, text: String) -> Diagnostic {
     Diagnostic { severity: Severity::Error, file: Arc::clone(name), line, column, path: String::new(), text }
+}
+
+fn too_long(limits: &ReadLimits) -> String {
+    format!("is longer than the {} MiB that a configuration may have", limits.bytes >> 20)
 }
 
 /// The system's sentence without its number.

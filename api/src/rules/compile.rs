@@ -54,7 +54,7 @@ pub(crate) fn compile(desc: &FieldDescriptor) -> Option<FieldRules> {
     }
 }
 
-fn field_rules(rules: &DynamicMessage) -> FieldRules {
+pub(super) fn field_rules(rules: &DynamicMessage) -> FieldRules {
     let mut out = FieldRules { required: false, skip: false, rule: Rule::None };
     for (field, value) in rules.fields() {
         let Value::Message(of) = value else { continue };

@@ -125,6 +125,13 @@ impl TextRule {
     }
 }
 
+#[cfg(test)]
+impl TextRule {
+    pub(super) fn pattern_compiles(&self) -> bool {
+        self.pattern.as_ref().is_none_or(|p| Regex::new(&p.source).is_ok())
+    }
+}
+
 impl BytesRule {
     pub(super) fn check(&self, bytes: &[u8]) -> Option<String> {
         if self.ignore_empty && bytes.is_empty() {
