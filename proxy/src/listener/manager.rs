@@ -288,3 +288,6 @@ fn anonymous() -> String {
     let id = nuncio_core::random::Rng::from_os().uuid_v4();
     String::from_utf8_lossy(&id).into_owned()
 }
+
+#[cfg(test)]
+mod tests;
