@@ -12,15 +12,18 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static LIVE_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 // SAFETY: hands every call to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        LIVE_BYTES.set(LIVE_BYTES.get().wrapping_add(layout.size()));
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE_BYTES.set(LIVE_BYTES.get().wrapping_sub(layout.size()));
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -57,14 +60,45 @@ fn counting_allocates_nothing_after_birth() {
     assert_eq!(store.value("cluster.c.upstream_rq_418"), Some(1001));
 }
 
+fn bytes_each(of: usize, make: impl FnOnce()) -> usize {
+    let before = LIVE_BYTES.get();
+    make();
+    LIVE_BYTES.get().wrapping_sub(before) / of
+}
+
 #[test]
-fn ten_thousand_idle_clusters_cost_little() {
-    let names: Vec<Arc<str>> = (0..10_000).map(|i| Arc::from(format!("cluster-{i}"))).collect();
+fn a_cluster_costs_little_until_it_counts() {
+    const CLUSTERS: usize = 10_000;
+    let names: Vec<Arc<str>> = (0..CLUSTERS).map(|i| Arc::from(format!("cluster-{i}"))).collect();
     let mut store = Store::new();
-    let before = ALLOCATIONS.get();
-    for name in &names {
-        store.scope(&cluster::SCOPE, name);
-    }
-    // Two growing tables, and one short-lived copy to sanitize each name.
-    assert!(ALLOCATIONS.get() - before < 5 * 10_000, "{}", ALLOCATIONS.get() - before);
+    let mut scopes = Vec::with_capacity(CLUSTERS);
+    // 40 bytes and an index entry, in tables that double.
+    let idle = bytes_each(CLUSTERS, || scopes.extend(names.iter().map(|name| store.scope(&cluster::SCOPE, name))));
+    assert!(idle <= 110, "idle: {idle}");
+
+    let worker = store.main().clone();
+    let mut members = Vec::with_capacity(CLUSTERS);
+    let counted = bytes_each(CLUSTERS, || {
+        for scope in &scopes {
+            let membership = Stats::<cluster::Membership>::new(&worker, *scope);
+            membership.set(cluster::MEMBERSHIP_TOTAL, 1);
+            members.push(membership);
+        }
+        store.flush();
+    });
+    assert!(counted <= 320, "with members: {counted}");
+
+    let mut busy = Vec::with_capacity(CLUSTERS);
+    let used = bytes_each(CLUSTERS, || {
+        for scope in &scopes {
+            let traffic = Stats::<cluster::Traffic>::new(&worker, *scope);
+            traffic.inc(cluster::UPSTREAM_RQ_TOTAL);
+            let codes = CodeStats::new(&worker, *scope, Codes::Cluster);
+            codes.charge(200);
+            busy.push((traffic, codes));
+        }
+        store.flush();
+    });
+    assert!(used <= 1024, "used on one thread: {used}");
+    println!("bytes a cluster: {idle} idle, {counted} with members, {used} used on one thread");
 }

@@ -70,12 +70,14 @@ static WORDS: [u8; CODES] = {
 };
 
 type Hundred = [Line; lines_for(100)];
+/// 1xx to 9xx.
+type Hundreds = [OnceLock<Box<Hundred>>; 9];
 
 /// Counters by code of one object on one worker.
 #[derive(Debug, Default)]
 pub struct CodeBlock {
     common: [Line; lines_for(COMMON.len())],
-    rare: [OnceLock<Box<Hundred>>; 9],
+    rare: OnceLock<Box<Hundreds>>,
 }
 
 impl CodeBlock {
@@ -95,7 +97,8 @@ impl CodeBlock {
     #[cold]
     fn charge_rare(&self, code: u16) {
         // A status line has three digits; anything else was refused long before.
-        let Some(hundred) = usize::from(code / 100).checked_sub(1).and_then(|i| self.rare.get(i)) else { return };
+        let hundreds = self.rare.get_or_init(Box::default);
+        let Some(hundred) = usize::from(code / 100).checked_sub(1).and_then(|i| hundreds.get(i)) else { return };
         let lines = hundred.get_or_init(|| Box::new([const { Line::zero() }; lines_for(100)]));
         block::add(&lines[..], usize::from(code % 100), 1);
     }
@@ -104,7 +107,8 @@ impl CodeBlock {
         for (word, key) in COMMON.iter().enumerate() {
             sums.add(*key, block::get(&self.common, word));
         }
-        for (hundred, lines) in self.rare.iter().enumerate() {
+        let Some(hundreds) = self.rare.get() else { return };
+        for (hundred, lines) in hundreds.iter().enumerate() {
             let Some(lines) = lines.get() else { continue };
             for rest in 0..100usize {
                 sums.add(((hundred + 1) * 100 + rest) as u16, block::get(&lines[..], rest));

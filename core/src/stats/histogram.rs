@@ -8,8 +8,10 @@ use super::list::Unit;
 use super::sparse::Sparse;
 use std::sync::OnceLock;
 
-/// 10 to 99, …, up to the digits of the largest u64.
-const DECADES: usize = 19;
+/// 10 to 99, …, 10,000 to 99,999: enough for most histograms.
+const SMALL: usize = 4;
+/// Up to the digits of the largest u64.
+const LARGE: usize = 15;
 const FIRST: usize = 10;
 const PER_DECADE: usize = 90;
 /// In the first lines: how many values were recorded at all, then the values 0 to 9.
@@ -19,16 +21,11 @@ const ONES: usize = 1;
 type Decade = [Line; lines_for(PER_DECADE)];
 
 /// One histogram of one object on one worker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct HistogramBlock {
     ones: [Line; lines_for(ONES + FIRST)],
-    decades: [OnceLock<Box<Decade>>; DECADES],
-}
-
-impl Default for HistogramBlock {
-    fn default() -> Self {
-        Self { ones: Default::default(), decades: [const { OnceLock::new() }; DECADES] }
-    }
+    small: [OnceLock<Box<Decade>>; SMALL],
+    large: OnceLock<Box<[OnceLock<Box<Decade>>; LARGE]>>,
 }
 
 impl HistogramBlock {
@@ -37,16 +34,19 @@ impl HistogramBlock {
         if value < FIRST as u64 {
             block::add(&self.ones, ONES + value as usize, 1);
         } else {
-            // Milliseconds rarely leave the first arms, and a constant divides faster.
+            // A constant divides faster than a power of ten that is looked up.
             let (decade, digits) = match value {
-                10..100 => (0, value),
-                100..1000 => (1, value / 10),
-                1000..10_000 => (2, value / 100),
-                10_000..100_000 => (3, value / 1000),
-                _ => (value.ilog10() - 1, value / 10u64.pow(value.ilog10() - 1)),
+                10..100 => (&self.small[0], value),
+                100..1000 => (&self.small[1], value / 10),
+                1000..10_000 => (&self.small[2], value / 100),
+                10_000..100_000 => (&self.small[3], value / 1000),
+                _ => {
+                    let decade = value.ilog10() - 1;
+                    let large = self.large.get_or_init(Box::default);
+                    (&large[decade as usize - SMALL], value / 10u64.pow(decade))
+                }
             };
-            let lines =
-                self.decades[decade as usize].get_or_init(|| Box::new([const { Line::zero() }; lines_for(PER_DECADE)]));
+            let lines = decade.get_or_init(|| Box::new([const { Line::zero() }; lines_for(PER_DECADE)]));
             block::add(&lines[..], digits as usize - FIRST, 1);
         }
         block::add(&self.ones, COUNT, 1);
@@ -61,7 +61,8 @@ impl HistogramBlock {
         for value in 0..FIRST {
             buckets.add(value as u16, block::get(&self.ones, ONES + value));
         }
-        for (decade, lines) in self.decades.iter().enumerate() {
+        let large = self.large.get().map_or(&[][..], |large| &large[..]);
+        for (decade, lines) in self.small.iter().chain(large).enumerate() {
             let Some(lines) = lines.get() else { continue };
             for digit in 0..PER_DECADE {
                 buckets.add((FIRST + decade * PER_DECADE + digit) as u16, block::get(&lines[..], digit));
