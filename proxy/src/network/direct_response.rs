@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
 use nuncio_api::pb::envoy::extensions::filters::network::direct_response::v3 as pb;
@@ -17,6 +18,9 @@ supports!(pub(super) SUPPORTED = "envoy.extensions.filters.network.direct_respon
 supports!(pub(super) DATA_SOURCE = "envoy.config.core.v3.DataSource" {
     inline_string, inline_bytes, filename, environment_variable
 });
+
+/// How long a client has to close after the response.
+const LINGER: Duration = Duration::from_secs(1);
 
 pub struct Factory;
 
@@ -72,14 +76,25 @@ impl NetworkFilterConfig for Config {
 }
 
 impl NetworkFilter for DirectResponse {
-    fn serve(&self, mut connection: Connection) -> AbortHandle {
-        let response = self.response.clone();
-        self.worker.spawn(connection.info.id, async move {
-            if super::write_all(&mut connection.io, &response).await.is_ok() {
-                // FIN before the drop: with unread bytes of the client a bare close would reset
-                // the connection, and the client might lose the response.
-                let _ = std::future::poll_fn(|cx| connection.io.poll_shutdown(cx)).await;
-            }
-        })
+    fn serve(&self, connection: Connection) -> AbortHandle {
+        let (worker, response) = (self.worker.clone(), self.response.clone());
+        self.worker.spawn(connection.info.id, async move { respond(&worker, connection, &response).await })
     }
+}
+
+/// Closing over unread bytes resets the connection, and the client might lose the response: what it
+/// sends is read and thrown away for a moment after the FIN.
+async fn respond(worker: &Worker, mut connection: Connection, response: &[u8]) {
+    if super::write_all(&mut connection.io, response).await.is_err() {
+        return;
+    }
+    let _ = std::future::poll_fn(|cx| connection.io.poll_shutdown(cx)).await;
+    let unread = async {
+        while let Ok(bytes) = super::read_some(worker, &mut connection.io).await
+            && !bytes.is_empty()
+        {
+            worker.buffers.give(bytes);
+        }
+    };
+    let _ = tokio::time::timeout(LINGER, unread).await;
 }

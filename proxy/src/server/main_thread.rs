@@ -34,6 +34,9 @@ use crate::upstream::worker::ConnectionIds;
 /// Envoy's default of `stats_flush_interval`.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What blocking work may still take at the end.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// Told once, when connections are taken.
 pub struct Started {
     /// Names and bound addresses.
@@ -63,37 +66,47 @@ struct Main {
 /// many connections ended by a panic: none, unless there is a bug.
 pub fn run(assembly: Assembly, loggers: Arc<Loggers>, ended: Ended, started: impl FnOnce(Started)) -> io::Result<u64> {
     let runtime = runtime()?;
-    runtime.block_on(async move {
-        let mode = assembly.options.mode;
-        let flush = flush_interval(&assembly);
-        let mut ended = ended()?;
-        let mut requests = Requests::new()?;
-        let (mut main, mut events) = Main::start(assembly, loggers)?;
-        started(main.go_live()?);
-        // The text of the configuration and what was made on the way to it are garbage by now.
-        trim_memory();
-        if mode == Mode::InitOnly {
-            return main.end("initialized, as --mode init_only asks");
+    let result = runtime.block_on(serve(assembly, loggers, ended, started));
+    // A page that a slow client reads, or a file on a slow disk, does not hold the process.
+    runtime.shutdown_timeout(LAST_WORDS);
+    result
+}
+
+async fn serve(
+    assembly: Assembly,
+    loggers: Arc<Loggers>,
+    ended: Ended,
+    started: impl FnOnce(Started),
+) -> io::Result<u64> {
+    let mode = assembly.options.mode;
+    let flush = flush_interval(&assembly);
+    let mut ended = ended()?;
+    let mut requests = Requests::new()?;
+    let (mut main, mut events) = Main::start(assembly, loggers)?;
+    started(main.go_live()?);
+    // The text of the configuration and what was made on the way to it are garbage by now.
+    trim_memory();
+    if mode == Mode::InitOnly {
+        return main.end("initialized, as --mode init_only asks");
+    }
+    let mut flush = tokio::time::interval(flush);
+    flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            reason = &mut ended => return main.end(&reason),
+            Some(event) = events.recv() => main.event(event)?,
+            Some(act) = main.admin.acts.recv() => match act {
+                Act::Quit => return main.end("asked to quit by the admin interface"),
+                Act::ReopenLogs => main.reopen_logs(),
+                Act::DrainListeners(drain) => main.drain_listeners(drain),
+            },
+            Some(id) = main.drained.recv() => main.close(id),
+            Some(ids) = main.stopping.recv() => main.stop(ids),
+            () = requests.reopen_logs() => main.reopen_logs(),
+            _ = flush.tick() => main.flush(),
         }
-        let mut flush = tokio::time::interval(flush);
-        flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                biased;
-                reason = &mut ended => return main.end(&reason),
-                Some(event) = events.recv() => main.event(event)?,
-                Some(act) = main.admin.acts.recv() => match act {
-                    Act::Quit => return main.end("asked to quit by the admin interface"),
-                    Act::ReopenLogs => main.reopen_logs(),
-                    Act::DrainListeners(drain) => main.drain_listeners(drain),
-                },
-                Some(id) = main.drained.recv() => main.close(id),
-                Some(ids) = main.stopping.recv() => main.stop(ids),
-                () = requests.reopen_logs() => main.reopen_logs(),
-                _ = flush.tick() => main.flush(),
-            }
-        }
-    })
+    }
 }
 
 fn flush_interval(assembly: &Assembly) -> Duration {

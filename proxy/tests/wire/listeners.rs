@@ -63,6 +63,17 @@ fn a_fixed_response_comes_over_every_kind_of_address() {
     assert_eq!(said(Box::new(UnixStream::connect(&path).unwrap())), "hello\n");
 }
 
+/// Unread bytes at a close make the kernel reset the connection, which discards what it had sent.
+#[test]
+fn a_client_that_talks_first_still_gets_the_response() {
+    let proxy = RunningProxy::start(&listeners(&[ip("hello", "127.0.0.1", HELLO)]), 1);
+    let mut client = TcpStream::connect(proxy.socket("hello")).unwrap();
+    client.write_all(&[0; 10_000]).unwrap();
+    let mut text = String::new();
+    client.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "hello\n");
+}
+
 #[test]
 fn a_chain_without_filters_closes_the_connection() {
     let proxy = RunningProxy::start(&listeners(&[ip("empty", "127.0.0.1", "{}")]), 1);
