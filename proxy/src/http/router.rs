@@ -6,6 +6,7 @@
 //! - [`route_match`], [`uri_template`]: whether a request fits a route
 //! - [`route`]: the route as streams and filters see it; [`virtual_host`]: what it inherits
 //! - [`policy`], [`retry`], [`hash_policy`]: how a request is forwarded
+//! - [`mutations`]: header changes of all levels
 //! - [`rewrite`], [`redirect`], [`direct_response`], [`weighted`], [`filter_config`]: the rest of a route
 
 mod direct_response;
@@ -13,6 +14,7 @@ mod domains;
 mod extension;
 mod filter_config;
 mod hash_policy;
+mod mutations;
 mod names;
 mod path_index;
 mod policy;
@@ -28,6 +30,7 @@ mod weighted;
 
 pub use filter_config::{FilterConfig, ReadFilterConfig};
 pub use hash_policy::{HashInput, HashPolicy};
+pub use mutations::Scratch;
 pub use policy::{
     ForwardPolicy, InternalRedirectPolicy, MaxStreamDuration, Mirror, MirrorTarget, RedirectPredicate, Upgrade,
 };
@@ -47,6 +50,8 @@ pub static SUPPORTED: &[&Entry] = &[
     &direct_response::DIRECT_RESPONSE,
     &direct_response::BODY,
     &filter_config::FILTER_CONFIG,
+    &mutations::OPTION,
+    &mutations::VALUE,
     &policy::ACTION,
     &redirect::REDIRECT,
     &route::ROUTE,

@@ -2,7 +2,6 @@
 //! the way rules combine are Envoy's, so that the same request goes to the same host.
 
 use std::io::Write;
-use std::net::IpAddr;
 
 use nuncio_api::pb::envoy::config::route::v3::route_action::{
     HashPolicy as HashPolicyProto, hash_policy::Cookie as CookieProto, hash_policy::PolicySpecifier,
@@ -11,18 +10,24 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
 use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::matcher::{RegexRewrite, cookie, query_parameter};
-use nuncio_core::net::ConnectionInfo;
-use nuncio_core::stream_info::FilterState;
+use nuncio_core::net::{Address, ConnectionInfo};
+use nuncio_core::stream_info::StreamInfo;
 use xxhash_rust::xxh64::xxh64;
 
 /// What the rules look at.
 #[derive(Clone, Copy)]
 pub struct HashInput<'a> {
     pub head: &'a RequestHead,
-    /// The client as the stream understands it (`x-forwarded-for` may have its say).
-    pub client: Option<IpAddr>,
     pub connection: Option<&'a ConnectionInfo>,
-    pub filter_state: Option<&'a FilterState>,
+    pub info: Option<&'a StreamInfo>,
+}
+
+impl HashInput<'_> {
+    /// The client as the stream understands it: `x-forwarded-for` may have its say.
+    fn client(&self) -> Option<&Address> {
+        let told = self.info.and_then(|i| i.remote_address.as_ref());
+        told.or(self.connection.map(|c| &c.remote))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -105,12 +110,15 @@ impl Source {
             Self::Client => {
                 let mut text = [0u8; 64];
                 let mut rest = &mut text[..];
-                write!(rest, "{}", input.client?).ok()?;
+                write!(rest, "{}", input.client()?.ip()?).ok()?;
                 let left = rest.len();
                 Some(xxh64(&text[..text.len() - left], 0))
             }
             Self::Query(name) => query_parameter(input.head.path()?, name).map(|v| xxh64(v, 0)),
-            Self::FilterState(key) => input.filter_state?.get(key)?.text().map(|t| xxh64(t.as_bytes(), 0)),
+            Self::FilterState(key) => {
+                let text = input.info?.filter_state.get(key)?.text()?;
+                Some(xxh64(text.as_bytes(), 0))
+            }
         }
     }
 }
@@ -155,7 +163,8 @@ impl Cookie {
             return None;
         };
         // The same for all streams of a connection, which may race for it.
-        let ends = format!("{}{}", connection.remote, connection.local);
+        let client = input.client().unwrap_or(&connection.remote);
+        let ends = format!("{client}{}", connection.local);
         let value = format!("{:016x}", xxh64(ends.as_bytes(), 0));
         set_cookies.push(self.set_cookie(&value, ttl));
         Some(xxh64(value.as_bytes(), 0))

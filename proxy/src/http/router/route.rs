@@ -8,12 +8,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nuncio_api::pb::google::protobuf::Struct;
 use nuncio_api::supports;
-use nuncio_core::http::{LocalReply, RequestHead, RouteView};
+use nuncio_core::access_log::LogContext;
+use nuncio_core::http::{LocalReply, RequestHead, ResponseHead, RouteView};
 use nuncio_core::metadata::Metadata;
 
 use super::direct_response::DirectResponse;
 use super::filter_config::FilterConfigs;
 use super::hash_policy::HashInput;
+use super::mutations::{LevelMutations, Scratch};
 use super::policy::{ForwardPolicy, Mirror};
 use super::redirect::Redirect;
 use super::retry::{HedgePolicy, RetryPolicy};
@@ -22,7 +24,8 @@ use super::route_match::{MatchContext, MatchedPart};
 use super::virtual_host::VirtualHost;
 
 supports!(pub(super) ROUTE = "envoy.config.route.v3.Route" {
-    name, r#match, route, redirect, direct_response, non_forwarding_action, metadata, typed_per_filter_config
+    name, r#match, route, redirect, direct_response, non_forwarding_action, metadata, typed_per_filter_config,
+    request_headers_to_add, request_headers_to_remove, response_headers_to_add, response_headers_to_remove
 } noop {
     decorator: "there is no tracing",
     tracing: "there is no tracing"
@@ -65,6 +68,7 @@ pub(super) struct Extras {
     pub(super) metadata: Metadata,
     pub(super) stat_prefix: Box<str>,
     pub(super) buffer_limit: Option<u64>,
+    pub(super) mutations: LevelMutations,
     pub(super) filter_configs: Option<Arc<FilterConfigs>>,
 }
 
@@ -73,6 +77,7 @@ pub(super) struct Extras {
 pub(super) struct WeightedExtras {
     pub(super) host_rewrite: Box<str>,
     pub(super) metadata_match: Option<Arc<Struct>>,
+    pub(super) mutations: LevelMutations,
     pub(super) filter_configs: Option<Arc<FilterConfigs>>,
 }
 
@@ -149,18 +154,49 @@ impl Route {
         self.policy().is_some_and(|p| matches!(p.host_rewrite, HostRewrite::Auto))
     }
 
-    /// Changes a request that is to be forwarded: authority and path. `keep_original` writes
-    /// `x-envoy-original-…`. Called once, after all decode filters.
-    pub fn finalize_request(&self, head: &mut RequestHead, keep_original: bool, scratch: &mut Vec<u8>) {
-        if let Some(weighted) = &self.weighted
-            && !weighted.host_rewrite.is_empty()
-        {
-            head.headers.set(":authority", weighted.host_rewrite.as_bytes());
+    /// Changes a request that is to be forwarded: its headers at every level, then authority and
+    /// path. `keep_original` writes `x-envoy-original-…`. Called once, after all decode filters;
+    /// `context` tells all but the request.
+    pub fn finalize_request(
+        &self,
+        head: &mut RequestHead,
+        context: &LogContext<'_>,
+        keep_original: bool,
+        scratch: &mut Scratch,
+    ) {
+        if let Some(weighted) = &self.weighted {
+            weighted.mutations.request(head, context, &mut scratch.values);
+            if !weighted.host_rewrite.is_empty() {
+                head.headers.set(":authority", weighted.host_rewrite.as_bytes());
+            }
+        }
+        for level in self.levels().into_iter().flatten() {
+            level.request(head, context, &mut scratch.values);
         }
         if let Some(policy) = self.policy() {
+            let scratch = &mut scratch.bytes;
             policy.host_rewrite.apply(head, policy.append_x_forwarded_host, keep_original, scratch);
             policy.path_rewrite.apply(&self.matched, head, keep_original, scratch);
         }
+    }
+
+    /// Changes a response, the upstream's or that of [`local_reply`](Self::local_reply), before
+    /// the encode filters see it. `context` tells all but the response.
+    pub fn finalize_response(&self, head: &mut ResponseHead, context: &LogContext<'_>, scratch: &mut Scratch) {
+        if let Some(weighted) = &self.weighted {
+            weighted.mutations.response(head, context, &mut scratch.values);
+        }
+        for level in self.levels().into_iter().flatten() {
+            level.response(head, context, &mut scratch.values);
+        }
+    }
+
+    /// In the order in which they are applied.
+    fn levels(&self) -> [Option<&LevelMutations>; 3] {
+        let route = self.extras.as_ref().map(|e| &e.mutations);
+        let host = Some(&self.virtual_host.mutations);
+        let config = Some(&self.virtual_host.common.mutations);
+        if self.virtual_host.common.most_specific_wins { [config, host, route] } else { [route, host, config] }
     }
 
     /// The answer of a route that does not forward. A redirect's path rewrite is visible in the
@@ -169,13 +205,13 @@ impl Route {
         &self,
         head: &mut RequestHead,
         keep_original: bool,
-        scratch: &mut Vec<u8>,
+        scratch: &mut Scratch,
     ) -> Option<LocalReply> {
         const DETAILS: Cow<'static, str> = Cow::Borrowed("direct_response");
         match &self.action {
             Action::Forward { .. } | Action::NonForwarding => None,
             Action::Redirect(redirect) => {
-                redirect.rewrite.apply(&self.matched, head, keep_original, scratch);
+                redirect.rewrite.apply(&self.matched, head, keep_original, &mut scratch.bytes);
                 Some(LocalReply::new(redirect.code, DETAILS).header("location", redirect.location(head)))
             }
             Action::DirectResponse(response) => {
@@ -190,12 +226,7 @@ impl Route {
 
     /// The hash policy's value without new cookies, for `use_hash_policy`.
     pub(super) fn stable_hash(&self, head: &RequestHead, context: &MatchContext<'_>) -> Option<u64> {
-        let input = HashInput {
-            head,
-            client: context.connection.and_then(|c| c.remote.ip()),
-            connection: context.connection,
-            filter_state: context.info.map(|i| &i.filter_state),
-        };
+        let input = HashInput { head, connection: context.connection, info: context.info };
         self.policy()?.hash_policy.hash(&input, None)
     }
 
@@ -224,6 +255,10 @@ impl RouteView for Route {
 
     fn metadata(&self) -> &Metadata {
         self.extras.as_ref().map_or(&NO_METADATA, |e| &e.metadata)
+    }
+
+    fn virtual_host_metadata(&self) -> Option<&Metadata> {
+        Some(&self.virtual_host.metadata)
     }
 
     fn filter_configs(&self, filter: &str) -> &[Arc<dyn Any + Send + Sync>] {

@@ -21,6 +21,7 @@ use nuncio_core::metadata::Metadata;
 use super::direct_response::DirectResponse;
 use super::domains::Domains;
 use super::filter_config::{FilterConfigs, ReadFilterConfig};
+use super::mutations::{LevelMutations, mutation_fields};
 use super::path_index::PathIndex;
 use super::policy::{ForwardPolicy, Mirror, MirrorTarget, subset};
 use super::redirect::{Redirect, needs_tls};
@@ -231,6 +232,7 @@ impl<'a> RouteConfigBuilder<'a> {
             metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
             stat_prefix: message.stat_prefix.as_str().into(),
             buffer_limit: buffer_limit(message.request_body_buffer_limit, message.per_request_buffer_limit_bytes),
+            mutations: LevelMutations::new(&mutation_fields!(message))?,
             filter_configs: FilterConfigs::extend(
                 host.filter_configs(),
                 &message.typed_per_filter_config,
@@ -240,6 +242,7 @@ impl<'a> RouteConfigBuilder<'a> {
         let any = !extras.metadata.is_empty()
             || !extras.stat_prefix.is_empty()
             || extras.buffer_limit.is_some()
+            || !extras.mutations.is_empty()
             || extras.filter_configs.is_some();
         Ok(any.then_some(extras))
     }
@@ -298,6 +301,7 @@ impl<'a> RouteConfigBuilder<'a> {
                 None => Box::default(),
             },
             metadata_match,
+            mutations: LevelMutations::new(&mutation_fields!(message))?,
             filter_configs: FilterConfigs::extend(
                 parent_configs,
                 &message.typed_per_filter_config,

@@ -10,15 +10,18 @@ use nuncio_core::matcher::HeaderMatcher;
 use nuncio_core::metadata::Metadata;
 
 use super::filter_config::{FilterConfigs, ReadFilterConfig};
+use super::mutations::{LevelMutations, mutation_fields};
 use super::policy::Mirror;
 use super::retry::{HedgePolicy, RetryPolicy};
 
 supports!(pub(super) CONFIG = "envoy.config.route.v3.RouteConfiguration" {
     name, virtual_hosts, validate_clusters, max_direct_response_body_size_bytes, ignore_port_in_host_matching,
-    ignore_path_parameters_in_path_matching, typed_per_filter_config, metadata
+    ignore_path_parameters_in_path_matching, typed_per_filter_config, metadata, request_headers_to_add,
+    request_headers_to_remove, response_headers_to_add, response_headers_to_remove, most_specific_header_mutations_wins
 });
 supports!(pub(super) HOST = "envoy.config.route.v3.VirtualHost" {
-    name, domains, routes, require_tls, typed_per_filter_config, metadata
+    name, domains, routes, require_tls, typed_per_filter_config, metadata, request_headers_to_add,
+    request_headers_to_remove, response_headers_to_add, response_headers_to_remove
 });
 
 /// Envoy's limit for bodies of direct responses.
@@ -31,6 +34,10 @@ pub struct Common {
     pub(super) ignore_path_parameters: bool,
     pub(super) max_direct_response: u32,
     pub(super) mirrors: Arc<[Mirror]>,
+    pub(super) mutations: LevelMutations,
+    /// Header changes are made from the configuration inwards, not from the route outwards; the
+    /// last one to set a header wins.
+    pub(super) most_specific_wins: bool,
     pub(super) filter_configs: Option<Arc<FilterConfigs>>,
     pub metadata: Metadata,
     /// Lower case; removed from requests of external clients.
@@ -48,6 +55,8 @@ impl Common {
                 .max_direct_response_body_size_bytes
                 .map_or(DEFAULT_MAX_DIRECT_RESPONSE, |v| v.value),
             mirrors: mirrors.map_err(|e| e.within("request_mirror_policies"))?,
+            mutations: LevelMutations::new(&mutation_fields!(message))?,
+            most_specific_wins: message.most_specific_header_mutations_wins,
             filter_configs: FilterConfigs::extend(None, &message.typed_per_filter_config, read)?,
             metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
             internal_only_headers: message.internal_only_headers.iter().map(|h| h.to_ascii_lowercase()).collect(),
@@ -63,6 +72,7 @@ pub struct VirtualHost {
     pub(super) hedge: Option<HedgePolicy>,
     /// Its own, or the configuration's if it has none.
     pub(super) mirrors: Arc<[Mirror]>,
+    pub(super) mutations: LevelMutations,
     pub(super) filter_configs: Option<Arc<FilterConfigs>>,
     pub metadata: Metadata,
     pub include_request_attempt_count: bool,
@@ -93,6 +103,7 @@ impl VirtualHost {
             name: message.name.as_str().into(),
             retry: retry.map_err(|e| e.within("retry_policy"))?.map(Arc::new),
             hedge: message.hedge_policy.as_ref().map(HedgePolicy::from_proto),
+            mutations: LevelMutations::new(&mutation_fields!(message))?,
             mirrors: if mirrors.is_empty() { common.mirrors.clone() } else { mirrors },
             filter_configs: FilterConfigs::extend(
                 common.filter_configs.as_ref(),

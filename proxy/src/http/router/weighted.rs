@@ -18,7 +18,8 @@ supports!(pub(super) WEIGHTED = "envoy.config.route.v3.WeightedCluster" {
     total_weight: "the sum of the weights counts, as in Envoy 1.40"
 });
 supports!(pub(super) CLUSTER_WEIGHT = "envoy.config.route.v3.WeightedCluster.ClusterWeight" {
-    name, cluster_header, weight, metadata_match, typed_per_filter_config, host_rewrite_literal
+    name, cluster_header, weight, metadata_match, typed_per_filter_config, host_rewrite_literal,
+    request_headers_to_add, request_headers_to_remove, response_headers_to_add, response_headers_to_remove
 });
 
 #[derive(Debug)]

@@ -6,7 +6,6 @@ use nuncio_api::pb::envoy::config::route::v3::route_action::hash_policy::{
 };
 use nuncio_api::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
 use nuncio_api::pb::google::protobuf::Duration;
-use nuncio_core::net::Address;
 
 use super::*;
 
@@ -27,9 +26,14 @@ fn head(path: &str, fields: &[(&str, &str)]) -> RequestHead {
     RequestHead { headers, ..Default::default() }
 }
 
+fn connection() -> ConnectionInfo {
+    let address = |text: &str| Address::Ip(text.parse().unwrap());
+    ConnectionInfo::new(1, address("127.0.0.1:40124"), address("127.0.0.1:18771"))
+}
+
 fn modulo(rules: &[HashPolicyProto], head: &RequestHead) -> Option<u64> {
-    let client = Some("127.0.0.1".parse().unwrap());
-    let input = HashInput { head, client, connection: None, filter_state: None };
+    let connection = connection();
+    let input = HashInput { head, connection: Some(&connection), info: None };
     HashPolicy::from_proto(rules).unwrap().hash(&input, None).map(|h| h % 1000)
 }
 
@@ -78,10 +82,9 @@ fn a_client_without_the_cookie_is_given_one_for_its_connection() {
         attributes: vec![attribute("SameSite", "Lax"), attribute("Secure", "")],
     };
     let policy = HashPolicy::from_proto(&[rule(PolicySpecifier::Cookie(cookie))]).unwrap();
-    let address = |text: &str| Address::Ip(text.parse().unwrap());
-    let connection = ConnectionInfo::new(1, address("127.0.0.1:40124"), address("127.0.0.1:18771"));
+    let connection = connection();
     let without = head("/", &[]);
-    let input = HashInput { head: &without, client: None, connection: Some(&connection), filter_state: None };
+    let input = HashInput { head: &without, connection: Some(&connection), info: None };
     let mut cookies = Vec::new();
     let hash = policy.hash(&input, Some(&mut cookies));
     assert_eq!(cookies, ["s=\"e39bdbd898539071\"; Max-Age=90; Path=/p; SameSite=Lax; Secure; HttpOnly"]);

@@ -1,17 +1,21 @@
 //! Routes as messages, requests as heads. Expected values are those of Envoy 1.40 (oracle
 //! scenarios `router_*`, `val_references`, or runs of their own where a comment says so).
 
-use nuncio_api::pb::envoy::config::core::v3::{DataSource, data_source};
+use nuncio_api::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
+use nuncio_api::pb::envoy::config::core::v3::{DataSource, HeaderValue, HeaderValueOption, data_source};
 use nuncio_api::pb::envoy::config::route::v3::redirect_action::{PathRewriteSpecifier, SchemeRewriteSpecifier};
 use nuncio_api::pb::envoy::config::route::v3::route_action::HostRewriteSpecifier as HostRewriteProto;
 use nuncio_api::pb::envoy::config::route::v3::route_match::PathSpecifier;
 use nuncio_api::pb::envoy::config::route::v3::{DirectResponseAction, RedirectAction, WeightedCluster};
 use nuncio_api::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
 use nuncio_api::pb::google::protobuf::{BoolValue, UInt32Value};
-use nuncio_core::http::{LocalReply, RouteView};
+use nuncio_core::access_log::LogContext;
+use nuncio_core::http::{LocalReply, ResponseHead, RouteView};
 use nuncio_core::runtime::NoRuntime;
+use nuncio_core::stream_info::StreamInfo;
 use proptest::prelude::*;
 
+use super::super::mutations::Scratch;
 use super::*;
 
 fn context() -> BuildContext<'static> {
@@ -62,6 +66,10 @@ fn forward(change: impl FnOnce(&mut RouteAction)) -> ActionProto {
     let ActionProto::Route(mut action) = to_cluster("a") else { unreachable!() };
     change(&mut action);
     ActionProto::Route(action)
+}
+
+fn info() -> StreamInfo {
+    StreamInfo::new(std::time::UNIX_EPOCH, tokio::time::Instant::now())
 }
 
 fn get(path: &str, fields: &[(&str, &str)]) -> RequestHead {
@@ -203,7 +211,7 @@ fn redirects_write_envoys_locations() {
     ] {
         let mut head = get(path, &[(":authority", authority)]);
         let found = config.find(&head, &matching(0)).unwrap();
-        let reply = found.local_reply(&mut head, true, &mut Vec::new()).unwrap();
+        let reply = found.local_reply(&mut head, true, &mut Scratch::default()).unwrap();
         assert_eq!((reply.status, location(&reply).as_str(), &*reply.details), (301, expected, "direct_response"));
         assert_eq!(head.path(), Some(path_after.as_bytes()), "{path}");
     }
@@ -223,7 +231,7 @@ fn plaintext_is_sent_to_https_where_tls_is_required() {
     let config = build(vec![secure, external]).unwrap();
     for authority in ["web.test", "web.test:8080"] {
         let mut head = get("/a?b", &[(":authority", authority)]);
-        let reply = config.find(&head, &matching(0)).unwrap().local_reply(&mut head, true, &mut Vec::new());
+        let reply = config.find(&head, &matching(0)).unwrap().local_reply(&mut head, true, &mut Scratch::default());
         assert_eq!(location(&reply.unwrap()), "https://web.test/a?b");
     }
     let over_tls = get("/a?b", &[("x-forwarded-proto", "https")]);
@@ -244,10 +252,12 @@ fn direct_responses_keep_their_body_and_created_ones_have_a_location() {
     };
     let config = config(vec![route(prefix("/d201"), direct(201, "")), route(prefix("/"), direct(418, "hello"))]);
     let mut head = get("/d201/x?y", &[]);
-    let reply = config.find(&head, &matching(0)).unwrap().local_reply(&mut head, true, &mut Vec::new()).unwrap();
+    let reply =
+        config.find(&head, &matching(0)).unwrap().local_reply(&mut head, true, &mut Scratch::default()).unwrap();
     assert_eq!((reply.status, location(&reply).as_str()), (201, "http://web.test/d201/x?y"));
     let mut head = get("/", &[]);
-    let reply = config.find(&head, &matching(0)).unwrap().local_reply(&mut head, true, &mut Vec::new()).unwrap();
+    let reply =
+        config.find(&head, &matching(0)).unwrap().local_reply(&mut head, true, &mut Scratch::default()).unwrap();
     assert_eq!((reply.status, &reply.body[..], reply.headers.len()), (418, &b"hello"[..], 0));
 
     let long = "x".repeat(4097);
@@ -260,7 +270,7 @@ fn rewritten(action: ActionProto, path: PathSpecifier, head: &mut RequestHead) -
     let config = config(vec![route(path, action)]);
     let before = head.headers.clone();
     let found = config.find(head, &matching(0)).unwrap().clone();
-    found.finalize_request(head, true, &mut Vec::new());
+    found.finalize_request(head, &LogContext::new(&info()), true, &mut Scratch::default());
     let text = |v: &[u8]| String::from_utf8_lossy(v).into_owned();
     head.headers
         .iter()
@@ -355,7 +365,12 @@ fn weighted_clusters_split_by_weight_and_the_entry_rewrites_the_host_first() {
     let picked: Vec<_> = (0..8).map(|r| config.find(&head, &matching(r)).unwrap().cluster_name().unwrap()).collect();
     assert_eq!(picked, ["a", "a", "a", "b", "a", "a", "a", "b"]);
     let mut head = get("/", &[]);
-    config.find(&head, &matching(0)).unwrap().finalize_request(&mut head, true, &mut Vec::new());
+    config.find(&head, &matching(0)).unwrap().finalize_request(
+        &mut head,
+        &LogContext::new(&info()),
+        true,
+        &mut Scratch::default(),
+    );
     assert_eq!(head.authority(), Some(&b"route.host"[..]));
     assert_eq!(head.headers.get("x-envoy-original-host"), Some(&b"a.host"[..]));
 
@@ -412,6 +427,80 @@ fn equal_policies_are_one_object_and_a_simple_route_is_small() {
     let find = |path| config.find(&get(path, &[]), &matching(0)).unwrap().policy().unwrap().clone();
     assert!(Arc::ptr_eq(&find("/a"), &find("/b")));
     assert!(size_of::<Entry>() + size_of::<Route>() + 16 <= 160, "{} {}", size_of::<Entry>(), size_of::<Route>());
+}
+
+fn add(key: &str, value: &str, action: HeaderAppendAction) -> HeaderValueOption {
+    HeaderValueOption {
+        header: Some(HeaderValue { key: key.into(), value: value.into(), ..Default::default() }),
+        append_action: action.into(),
+        ..Default::default()
+    }
+}
+
+/// The levels of `router_header_formatters`, all saying something of one header.
+fn leveled(action: HeaderAppendAction, most_specific_header_mutations_wins: bool) -> RouteConfig {
+    let level = |value: &str| vec![add("x-lvl", value, action)];
+    let weighted = ClusterWeight {
+        name: "a".into(),
+        weight: Some(UInt32Value { value: 1 }),
+        request_headers_to_add: level("weighted"),
+        response_headers_to_add: level("weighted"),
+        ..Default::default()
+    };
+    let clusters = WeightedCluster { clusters: vec![weighted], ..Default::default() };
+    let route = pb::Route {
+        request_headers_to_add: level("route"),
+        request_headers_to_remove: vec!["x-rm".into()],
+        response_headers_to_add: level("route"),
+        ..route(prefix("/"), forward(|a| a.cluster_specifier = Some(ClusterSpecifier::WeightedClusters(clusters))))
+    };
+    let host = pb::VirtualHost {
+        request_headers_to_add: level("vhost"),
+        response_headers_to_add: level("vhost"),
+        ..host(vec![route])
+    };
+    let message = RouteConfiguration {
+        virtual_hosts: vec![host],
+        request_headers_to_add: level("config"),
+        response_headers_to_add: level("config"),
+        most_specific_header_mutations_wins,
+        ..Default::default()
+    };
+    RouteConfig::from_proto(&message, &context()).unwrap()
+}
+
+#[test]
+fn headers_change_from_the_route_outwards_unless_the_most_specific_wins() {
+    use HeaderAppendAction::{AppendIfExistsOrAdd, OverwriteIfExistsOrAdd};
+    for (action, specific, expected) in [
+        (AppendIfExistsOrAdd, false, "client weighted route vhost config"),
+        (AppendIfExistsOrAdd, true, "client weighted config vhost route"),
+        (OverwriteIfExistsOrAdd, false, "config"),
+        (OverwriteIfExistsOrAdd, true, "route"),
+    ] {
+        let config = leveled(action, specific);
+        let mut head = get("/", &[("x-lvl", "client"), ("x-rm", "1")]);
+        let route = config.find(&head, &matching(0)).unwrap().clone();
+        let (info, mut scratch) = (info(), Scratch::default());
+        let context = LogContext::new(&info);
+        route.finalize_request(&mut head, &context, true, &mut scratch);
+        let all: Vec<_> = head.headers.get_all("x-lvl").map(|v| String::from_utf8_lossy(v)).collect();
+        assert_eq!(all.join(" "), expected);
+        assert!(!head.headers.contains("x-rm"));
+        let mut response = ResponseHead::new(200);
+        response.headers.append("x-lvl", "client");
+        route.finalize_response(&mut response, &context, &mut scratch);
+        let all: Vec<_> = response.headers.get_all("x-lvl").map(|v| String::from_utf8_lossy(v)).collect();
+        assert_eq!(all.join(" "), expected);
+    }
+}
+
+#[test]
+fn a_bad_format_is_named_by_its_field() {
+    let bad = vec![add("x", "%NOPE%", HeaderAppendAction::AppendIfExistsOrAdd)];
+    let route = pb::Route { response_headers_to_add: bad, ..route(prefix("/"), to_cluster("a")) };
+    let errors = build(vec![host(vec![route])]).err().unwrap();
+    assert_eq!(errors[0].path, "virtual_hosts[0].routes[0].response_headers_to_add[0].header.value");
 }
 
 fn any_path() -> impl Strategy<Value = String> {
