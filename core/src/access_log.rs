@@ -1,5 +1,9 @@
-//! What a log writer is told when a stream or connection ends.
+//! What a log writer is told when a stream or connection ends, and the files that records go to.
 
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::error::ConfigError;
 use crate::http::{HeaderMap, RequestHead, ResponseHead, RouteView};
 use crate::net::ConnectionInfo;
 use crate::random::Rng;
@@ -89,4 +93,32 @@ pub trait AccessLog {
 /// The checked configuration of an access log; each worker makes its own end.
 pub trait AccessLogConfig: Send + Sync {
     fn instantiate(&self, worker: &crate::extension::WorkerContext) -> Box<dyn AccessLog>;
+}
+
+/// Where a file log writes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum LogTarget {
+    Path(String),
+    Stdout,
+    Stderr,
+}
+
+/// Opens the files that logs and events are written to; handed to whoever reads their
+/// configuration, on the main thread.
+pub trait LogFiles {
+    /// Opened for appending, and shared by all who ask for the same target.
+    fn open(&self, target: &LogTarget) -> Result<Arc<dyn LogFile>, ConfigError>;
+}
+
+/// A file of which every thread has its own end.
+pub trait LogFile: Send + Sync {
+    /// The calling thread's end, inside its event loop.
+    fn buffer(&self) -> Rc<dyn LogBuffer>;
+}
+
+/// One thread's end of a file. What is appended is written soon, or dropped and counted if the
+/// disk does not keep up; nobody ever waits.
+pub trait LogBuffer {
+    /// `write` appends one record to what it is given.
+    fn append(&self, write: &mut dyn FnMut(&mut Vec<u8>));
 }

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::access_log::LogFiles;
 use crate::error::ConfigError;
 use crate::random::Rng;
 use crate::stats::{Scope, ScopeId, Store, WorkerStats};
@@ -35,6 +36,8 @@ pub struct FactoryContext<'a> {
     pub warnings: &'a RefCell<Vec<ConfigError>>,
     pub node: &'a Arc<nuncio_api::pb::envoy::config::core::v3::Node>,
     pub stats: &'a RefCell<Store>,
+    /// What logs and events are written to.
+    pub log_files: &'a dyn LogFiles,
     /// The scopes made by [`FactoryContext::scope`], which the owner of the configuration (a
     /// listener, a cluster) releases when it is gone.
     pub scopes: &'a RefCell<Vec<ScopeId>>,

@@ -3,7 +3,7 @@
 use nuncio_api::Support;
 
 use crate::network::{self, NetworkFilters};
-use crate::{admin, http, listener, server};
+use crate::{access_log, admin, format, http, listener, server};
 
 /// The extensions of one build.
 pub struct Extensions {
@@ -19,6 +19,9 @@ pub fn standard() -> Extensions {
         support: Support::new(&[
             nuncio_core::matcher::SUPPORTED,
             nuncio_core::runtime::SUPPORTED,
+            format::SUPPORTED,
+            access_log::SUPPORTED,
+            access_log::filter::SUPPORTED,
             admin::config::SUPPORTED,
             server::bootstrap::SUPPORTED,
             listener::config::SUPPORTED,

@@ -22,6 +22,7 @@ mod parse;
 mod substitution;
 mod value;
 
+use nuncio_api::support::Entry;
 use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
 
@@ -32,6 +33,18 @@ pub use substitution::Format;
 
 use evaluate::Kind;
 use operator::Operator;
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[
+    &substitution::FORMAT,
+    &substitution::JSON_OPTIONS,
+    &substitution::SOURCE,
+    &substitution::EXTENSION,
+    &substitution::REQ_WITHOUT_QUERY,
+    &substitution::METADATA,
+    &header_mutation::OPTION,
+    &header_mutation::VALUE,
+];
 
 /// Envoy's format of HTTP and TCP records when none is configured.
 pub const DEFAULT_FORMAT: &str = concat!(

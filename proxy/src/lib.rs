@@ -10,6 +10,7 @@
 //! - [`net`]: the sockets it opens
 //! - [`codec`]: HTTP connections as our own types
 //! - [`format`](mod@format): `%COMMAND%` operators of logs, header mutations and local replies
+//! - [`access_log`]: which records are written, and the files they go to
 //! - [`upstream`]: clusters, balancers, pools
 //! - [`http`]: routes, the connection manager, its filters
 //! - [`network`]: what a connection's bytes are handed to
@@ -19,6 +20,7 @@
 //! - [`server`]: what it is asked to do, main and worker threads
 //! - [`cli`]: the command line
 
+pub mod access_log;
 pub mod admin;
 pub mod calendar;
 pub mod cli;

@@ -5,12 +5,19 @@
 //! and of two `ADD_IF_ABSENT` for one name both are added.
 
 use nuncio_api::pb::envoy::config::core::v3::{HeaderValueOption, header_value_option::HeaderAppendAction};
+use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::{HeaderMap, RequestHead, ResponseHead};
 use nuncio_core::matcher::header::lookup_name;
 
 use super::Formatter;
+
+supports!(pub(super) OPTION = "envoy.config.core.v3.HeaderValueOption" {
+    header, append, append_action, keep_empty_value
+});
+// Envoy takes a raw_value and sends nothing: refused here.
+supports!(pub(super) VALUE = "envoy.config.core.v3.HeaderValue" { key, value });
 
 /// A compiled list.
 #[derive(Debug, Default)]

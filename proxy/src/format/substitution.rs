@@ -4,11 +4,25 @@
 use nuncio_api::pb::envoy::config::core::v3::{
     self as pb, data_source::Specifier, substitution_format_string::Format as Choice,
 };
+use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
 
 use super::operator::Extensions;
 use super::{DEFAULT_FORMAT, Formatter, JsonFormatter};
+
+supports!(pub(super) FORMAT = "envoy.config.core.v3.SubstitutionFormatString" {
+    text_format, text_format_source, json_format, omit_empty_values, content_type, formatters
+} noop {
+    json_format_options: "properties are always sorted",
+});
+supports!(pub(super) JSON_OPTIONS = "envoy.config.core.v3.JsonFormatOptions" { sort_properties });
+supports!(pub(super) SOURCE = "envoy.config.core.v3.DataSource" {
+    filename, inline_bytes, inline_string, environment_variable
+});
+supports!(pub(super) EXTENSION = "envoy.config.core.v3.TypedExtensionConfig" { name, typed_config });
+supports!(pub(super) REQ_WITHOUT_QUERY = "envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery" {});
+supports!(pub(super) METADATA = "envoy.extensions.formatter.metadata.v3.Metadata" {});
 
 /// A compiled format of either kind.
 #[derive(Debug)]

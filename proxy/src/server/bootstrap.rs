@@ -18,6 +18,7 @@ use nuncio_core::extension::FactoryContext;
 use nuncio_core::stats::Store;
 
 use super::Options;
+use crate::access_log::file::{FlushPolicy, LogWriter};
 use crate::admin::AdminConfig;
 use crate::extensions::Extensions;
 use crate::listener::ListenerManager;
@@ -44,6 +45,7 @@ pub struct Assembly {
     pub node: Arc<Node>,
     pub store: Rc<RefCell<Store>>,
     pub listeners: ListenerManager,
+    pub log_files: Rc<LogWriter>,
     pub admin: Option<AdminConfig>,
     pub stats: Arc<StatsConfig>,
     /// What the operator should hear.
@@ -97,6 +99,8 @@ pub fn assemble(
 ) -> Result<Assembly, Vec<Diagnostic>> {
     let node = Arc::new(node(loaded.bootstrap.node.clone().unwrap_or_default(), &options));
     let store = Rc::new(RefCell::new(Store::new()));
+    let flush = FlushPolicy { interval: options.file_flush_interval, min_size: options.file_flush_min_size };
+    let log_files = Rc::new(LogWriter::new(flush));
     let sockets = SocketPolicy { workers: options.concurrency as usize, share: options.restart_epoch > 0 };
     let mut listeners = ListenerManager::new(extensions.network_filters, sockets, &mut store.borrow_mut());
     let mut report = Report { loaded: &loaded, errors: Vec::new(), warnings: loaded.warnings.clone() };
@@ -109,6 +113,7 @@ pub fn assemble(
             warnings: &warnings,
             node: &node,
             stats: &store,
+            log_files: &*log_files,
             scopes: &RefCell::default(),
         };
         add_listener(element, &mut listeners, &context, &mut report);
@@ -128,7 +133,7 @@ pub fn assemble(
     };
     let warnings = report.warnings;
     let LoadedBootstrap { bootstrap, unknown_fields, .. } = loaded;
-    Ok(Assembly { options, bootstrap, node, store, listeners, admin, stats, warnings, unknown_fields })
+    Ok(Assembly { options, bootstrap, node, store, listeners, log_files, admin, stats, warnings, unknown_fields })
 }
 
 fn add_listener(

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuncio_core::net::Address;
-use nuncio_core::stats::Store;
 use nuncio_core::stats::lists::server;
+use nuncio_core::stats::{Stats, Store};
 use nuncio_core::time::WallClock;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::MissedTickBehavior;
@@ -21,6 +21,7 @@ use super::options::Mode;
 use super::process_stats::ProcessStats;
 use super::signals::{Ended, Requests};
 use super::worker::{Seed, WorkerThread, runtime};
+use crate::access_log::file::LogWriter;
 use crate::admin::{ListenerDrain, ListenerView};
 use crate::lifecycle::{Lifecycle, ServerState};
 use crate::listener::manager::Entry;
@@ -51,6 +52,8 @@ struct Main {
     workers: Vec<WorkerThread>,
     lifecycle: Arc<Lifecycle>,
     process: ProcessStats,
+    log_files: Rc<LogWriter>,
+    log_stats: Stats<server::AccessLogFile>,
     loggers: Arc<Loggers>,
     admin: AdminInterface,
     drain_time: Duration,
@@ -119,11 +122,15 @@ fn flush_interval(assembly: &Assembly) -> Duration {
 impl Main {
     /// Binds the sockets and starts the workers, which then wait for their first command.
     fn start(assembly: Assembly, loggers: Arc<Loggers>) -> io::Result<(Self, UnboundedReceiver<MainEvent>)> {
-        let Assembly { options, node, store, mut listeners, admin, stats, warnings, unknown_fields, .. } = assembly;
+        let Assembly { options, node, store, mut listeners, log_files, admin, stats, warnings, unknown_fields, .. } =
+            assembly;
         for warning in &warnings {
             tracing::warn!(target: "config", "{warning}");
         }
         let process = ProcessStats::new(&mut store.borrow_mut(), options.concurrency);
+        let log_scope = store.borrow_mut().scope(&server::FILESYSTEM_SCOPE, &"".into());
+        let log_stats = Stats::new(store.borrow().main(), log_scope);
+        log_files.start()?;
         process.unknown_fields(unknown_fields);
         let lifecycle = Arc::new(Lifecycle::default());
         let facts =
@@ -152,6 +159,8 @@ impl Main {
             workers,
             lifecycle,
             process,
+            log_files,
+            log_stats,
             loggers,
             admin,
             drain_time,
@@ -260,17 +269,21 @@ impl Main {
         if let Err(e) = self.loggers.reopen() {
             tracing::error!("cannot reopen the log: {e}");
         }
+        self.log_files.reopen();
     }
 
     fn flush(&self) {
         let mut store = self.store.borrow_mut();
         self.process.update(&self.lifecycle, &mut store);
+        self.log_files.publish(&self.log_stats);
         store.flush();
     }
 
     fn end(self, reason: &str) -> io::Result<u64> {
         tracing::info!(target: "main", "{reason}");
         let panics: u64 = self.workers.into_iter().map(WorkerThread::shutdown).sum();
+        // The workers have handed over the last records.
+        self.log_files.stop();
         tracing::info!(target: "main", "exiting");
         if panics > 0 {
             tracing::error!(bug = true, "{panics} connections ended by a panic while the server ran");

@@ -7,6 +7,7 @@ use nuncio_api::pb::envoy::config::core::v3 as core;
 use nuncio_api::pb::google::protobuf::{Any, UInt32Value};
 
 use super::*;
+use crate::access_log::file::{FlushPolicy, LogWriter};
 use crate::network;
 
 struct Bench {
@@ -45,6 +46,7 @@ impl Bench {
             warnings: &RefCell::default(),
             node: &Arc::default(),
             stats: &self.store,
+            log_files: &LogWriter::new(FlushPolicy::default()),
             scopes: &RefCell::default(),
         };
         self.manager.check(message, digest, &context).unwrap()
