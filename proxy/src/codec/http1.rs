@@ -11,15 +11,18 @@
 //! - `request`, `response`: heads, from bytes to our types
 //! - `connection_field`: what `connection:` nominates
 //! - `encode`: heads, from our types to bytes
+//! - `body`: what follows a head
 //! - `wire`: the socket with what was read too early and what was not written yet
 //! - [`ServerConn`], [`ClientConn`]: the two roles
 
+mod body;
 mod chunked;
 mod client;
 mod connection_field;
 mod encode;
 mod error;
 mod fields;
+pub mod fuzz_bodies;
 mod options;
 mod request;
 mod response;

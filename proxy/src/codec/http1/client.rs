@@ -7,12 +7,13 @@ use std::task::{Context, Poll, ready};
 use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead};
 use nuncio_core::net::Io;
 
+use super::body::{BodyFault, Incoming, Piece, TrailerRules};
 use super::encode::{self, Outgoing};
 use super::error::UpstreamError;
 use super::options::ClientOptions;
 use super::request::MethodKind;
 use super::response::{self, Asked, ParsedResponse};
-use super::wire::{BodyFault, HEAD_READ, Incoming, Piece, TrailerRules, Wire};
+use super::wire::{HEAD_READ, Wire};
 use crate::codec::{Body, Buffers};
 
 /// Interim responses that one request may get.
@@ -214,7 +215,7 @@ impl ClientConn {
             max_bytes: self.options.max_head_bytes,
             max_fields: self.options.max_headers,
         };
-        match ready!(self.wire.poll_body(&mut self.incoming, rules, cx, scratch)) {
+        match ready!(self.incoming.poll(&mut self.wire, rules, cx, scratch)) {
             Ok(Piece::Data(n)) => Poll::Ready(Ok(Body::Data(Chunk::Lent(&scratch[..n])))),
             Ok(Piece::Trailers(map)) => Poll::Ready(Ok(Body::Trailers(map))),
             Ok(Piece::End) => Poll::Ready(Ok(Body::End)),

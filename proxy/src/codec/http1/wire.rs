@@ -7,13 +7,10 @@
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use nuncio_core::http::{Framing, HeaderMap};
+use nuncio_core::http::HeaderMap;
 use nuncio_core::net::Io;
 
-use super::chunked::{ChunkDecoder, Until};
 use super::encode::{self, Outgoing};
-use super::error::FieldsError;
-use super::fields;
 use super::options::HeaderCase;
 use crate::codec::Buffers;
 
@@ -25,57 +22,6 @@ const COPY_LIMIT: usize = 4 * 1024;
 const OUTPUT_LIMIT: usize = 32 * 1024;
 /// What is read ahead while nobody asks for it.
 const READ_AHEAD: usize = 64 * 1024;
-
-/// What of a message's body is still to be read.
-#[derive(Debug)]
-pub(super) enum Incoming {
-    Done,
-    Length(u64),
-    UntilClose,
-    Chunked(ChunkDecoder),
-    /// Behind the last chunk.
-    Trailers,
-}
-
-impl Incoming {
-    pub(super) fn of(framing: Framing) -> Self {
-        match framing {
-            Framing::None | Framing::Length(0) => Self::Done,
-            Framing::Length(n) => Self::Length(n),
-            Framing::Streamed => Self::Chunked(ChunkDecoder::new()),
-            Framing::UntilClose => Self::UntilClose,
-        }
-    }
-
-    pub(super) fn is_done(&self) -> bool {
-        matches!(self, Self::Done)
-    }
-}
-
-/// What reading a body brought; data lies at the start of the scratch buffer.
-#[derive(Debug)]
-pub(super) enum Piece {
-    Data(usize),
-    Trailers(HeaderMap),
-    End,
-}
-
-/// Why a body cannot be read to its end.
-#[derive(Debug)]
-pub(super) enum BodyFault {
-    Chunk,
-    Trailers(FieldsError),
-    Eof,
-    Io(io::Error),
-}
-
-/// Limits of a trailer section.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct TrailerRules {
-    pub(super) keep: bool,
-    pub(super) max_bytes: usize,
-    pub(super) max_fields: usize,
-}
 
 pub(super) struct Wire {
     pub(super) io: Io,
@@ -191,7 +137,7 @@ impl Wire {
         self.keep_more(bytes);
     }
 
-    fn keep_more(&mut self, bytes: &[u8]) {
+    pub(super) fn keep_more(&mut self, bytes: &[u8]) {
         if self.consumed > 0 {
             self.input.drain(..self.consumed as usize);
             self.consumed = 0;
@@ -209,65 +155,14 @@ impl Wire {
         }
     }
 
-    /// The next piece of a body.
-    pub(super) fn poll_body(
+    /// Moves up to `most` bytes into `scratch`: those kept, and those of one read if there may be
+    /// more, so that what came behind a head goes on in one write with it. 0 is the peer's end.
+    pub(super) fn poll_fill(
         &mut self,
-        incoming: &mut Incoming,
-        rules: TrailerRules,
         cx: &mut Context<'_>,
         scratch: &mut [u8],
-    ) -> Poll<Result<Piece, BodyFault>> {
-        loop {
-            match incoming {
-                Incoming::Done => return Poll::Ready(Ok(Piece::End)),
-                Incoming::Trailers => {
-                    let trailers = ready!(self.poll_trailers(rules, cx, scratch))?;
-                    *incoming = Incoming::Done;
-                    return Poll::Ready(Ok(trailers.map_or(Piece::End, Piece::Trailers)));
-                }
-                Incoming::UntilClose => {
-                    let n = match ready!(self.poll_fill(cx, scratch, usize::MAX)) {
-                        Err(BodyFault::Eof) => {
-                            *incoming = Incoming::Done;
-                            continue;
-                        }
-                        other => other?,
-                    };
-                    return Poll::Ready(Ok(Piece::Data(n)));
-                }
-                Incoming::Length(remaining) => {
-                    // A little more than the body, so that the read is short and the next one knows
-                    // that the socket is empty; and not much more, because it would be kept.
-                    let most = usize::try_from(*remaining).unwrap_or(usize::MAX).saturating_add(HEAD_READ);
-                    let n = ready!(self.poll_fill(cx, scratch, most))?;
-                    let data = usize::try_from(*remaining).unwrap_or(usize::MAX).min(n);
-                    self.put_back(&scratch[data..n]);
-                    *remaining -= data as u64;
-                    if *remaining == 0 {
-                        *incoming = Incoming::Done;
-                    }
-                    return Poll::Ready(Ok(Piece::Data(data)));
-                }
-                Incoming::Chunked(decoder) => {
-                    let n = ready!(self.poll_fill(cx, scratch, usize::MAX))?;
-                    let decoded = decoder.decode(&mut scratch[..n]).map_err(|_| BodyFault::Chunk)?;
-                    self.put_back(&scratch[decoded.consumed..n]);
-                    match decoded.until {
-                        Until::More => {}
-                        Until::Trailers => *incoming = Incoming::Trailers,
-                        Until::End => *incoming = Incoming::Done,
-                    }
-                    if decoded.data > 0 {
-                        return Poll::Ready(Ok(Piece::Data(decoded.data)));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Moves up to `most` bytes into `scratch`: those kept, and those of one read if there may be
-    /// more, so that what came behind a head goes on in one write with it.
-    fn poll_fill(&mut self, cx: &mut Context<'_>, scratch: &mut [u8], most: usize) -> Poll<Result<usize, BodyFault>> {
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
         let most = most.min(scratch.len());
         let kept = self.pending().len().min(most);
         scratch[..kept].copy_from_slice(&self.pending()[..kept]);
@@ -277,15 +172,12 @@ impl Wire {
         }
         match self.poll_read(cx, &mut scratch[kept..most]) {
             Poll::Ready(Ok(0)) | Poll::Pending if kept > 0 => Poll::Ready(Ok(kept)),
-            Poll::Ready(Ok(0)) => Poll::Ready(Err(BodyFault::Eof)),
-            Poll::Ready(Ok(n)) => Poll::Ready(Ok(kept + n)),
-            Poll::Ready(Err(e)) => Poll::Ready(Err(BodyFault::Io(e))),
-            Poll::Pending => Poll::Pending,
+            other => other.map_ok(|n| kept + n),
         }
     }
 
     /// What `poll_fill` brought and the body did not want goes back before what is still kept.
-    fn put_back(&mut self, bytes: &[u8]) {
+    pub(super) fn put_back(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -297,43 +189,6 @@ impl Wire {
         } else {
             self.input.splice(..at, bytes.iter().copied());
             self.consumed = 0;
-        }
-    }
-
-    /// The trailer section; `None` if nothing of it is passed on.
-    fn poll_trailers(
-        &mut self,
-        rules: TrailerRules,
-        cx: &mut Context<'_>,
-        scratch: &mut [u8],
-    ) -> Poll<Result<Option<HeaderMap>, BodyFault>> {
-        loop {
-            if self.worth_parsing() {
-                // Envoy counts trailers only where it passes them on.
-                let max = if rules.keep { rules.max_fields } else { rules.max_fields.max(1024) };
-                let parsed = fields::parse(self.pending(), max, |fields, len| {
-                    (len, if rules.keep { fields::allowed_trailers(fields) } else { HeaderMap::new() })
-                });
-                match parsed.map_err(BodyFault::Trailers)? {
-                    Some((len, _)) if len > rules.max_bytes => {
-                        return Poll::Ready(Err(BodyFault::Trailers(FieldsError::TooLarge)));
-                    }
-                    Some((len, map)) => {
-                        self.consume(len);
-                        return Poll::Ready(Ok(Some(map).filter(|m| !m.is_empty())));
-                    }
-                    None => self.mark_tried(),
-                }
-            }
-            if self.pending().len() > rules.max_bytes {
-                return Poll::Ready(Err(BodyFault::Trailers(FieldsError::TooLarge)));
-            }
-            let most = scratch.len().min(HEAD_READ);
-            match ready!(self.poll_read(cx, &mut scratch[..most])) {
-                Ok(0) => return Poll::Ready(Err(BodyFault::Eof)),
-                Ok(n) => self.keep_more(&scratch[..n]),
-                Err(e) => return Poll::Ready(Err(BodyFault::Io(e))),
-            }
         }
     }
 

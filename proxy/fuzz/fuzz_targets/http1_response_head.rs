@@ -1,0 +1,4 @@
+//! See `nuncio::codec::http1::fuzz_bodies::response_head`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| nuncio::codec::http1::fuzz_bodies::response_head(data));
