@@ -49,6 +49,7 @@ use nuncio_api::support::Entry;
 pub static SUPPORTED: &[&Entry] = &[
     &direct_response::DIRECT_RESPONSE,
     &direct_response::BODY,
+    &direct_response::FORMAT,
     &filter_config::FILTER_CONFIG,
     &mutations::OPTION,
     &mutations::VALUE,

@@ -1,12 +1,21 @@
 //! Answers that a route gives by itself.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
-use nuncio_api::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
+use nuncio_api::pb::envoy::config::core::v3::{DataSource, SubstitutionFormatString, data_source::Specifier};
 use nuncio_api::pb::envoy::config::route::v3::DirectResponseAction;
 use nuncio_api::supports;
+use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
+use nuncio_core::http::{LocalReply, RequestHead};
 
-supports!(pub(super) DIRECT_RESPONSE = "envoy.config.route.v3.DirectResponseAction" { status, body });
+use crate::format::Format;
+
+supports!(pub(super) DIRECT_RESPONSE = "envoy.config.route.v3.DirectResponseAction" { status, body, body_format });
+supports!(pub(super) FORMAT = "envoy.config.core.v3.SubstitutionFormatString" {
+    text_format, text_format_source, json_format, omit_empty_values, content_type, formatters
+});
 supports!(pub(super) BODY = "envoy.config.core.v3.DataSource" {
     filename, inline_bytes, inline_string, environment_variable
 });
@@ -14,7 +23,15 @@ supports!(pub(super) BODY = "envoy.config.core.v3.DataSource" {
 #[derive(Debug)]
 pub struct DirectResponse {
     pub status: u16,
-    pub body: Bytes,
+    body: Bytes,
+    format: Option<BodyFormat>,
+}
+
+/// Makes the body anew for each request; the configured body is `%LOCAL_REPLY_BODY%` in it.
+#[derive(Debug)]
+struct BodyFormat {
+    format: Format,
+    content_type: String,
 }
 
 impl DirectResponse {
@@ -24,12 +41,35 @@ impl DirectResponse {
             Some(source) => read(source, limit).map_err(|e| e.within("body"))?,
             None => Bytes::new(),
         };
-        Ok(Self { status: message.status.min(999) as u16, body })
+        let format = message.body_format.as_ref().map(BodyFormat::from_proto).transpose();
+        let format = format.map_err(|e| e.within("body_format"))?;
+        Ok(Self { status: message.status.min(999) as u16, body, format })
+    }
+
+    /// The answer to `head`.
+    pub(super) fn reply(&self, head: &RequestHead, context: &LogContext<'_>) -> LocalReply {
+        let reply = LocalReply::new(self.status, Cow::Borrowed("direct_response"));
+        let Some(format) = &self.format else { return reply.body(Bytes::clone(&self.body)) };
+        let mut body = Vec::new();
+        let context = LogContext { request: Some(head), local_reply_body: &self.body, ..*context };
+        format.format.format_body(&context, &mut body);
+        reply.body(body).header("content-type", format.content_type.clone())
     }
 
     /// A 201 or a redirect made by hand gets the request's own address as its location.
     pub(super) fn has_location(&self) -> bool {
         self.status == 201 || (300..400).contains(&self.status)
+    }
+}
+
+impl BodyFormat {
+    fn from_proto(message: &SubstitutionFormatString) -> Result<Self, ConfigError> {
+        let format = Format::from_proto(message)?;
+        let content_type = match message.content_type.as_str() {
+            "" => format.content_type().to_owned(),
+            own => own.to_owned(),
+        };
+        Ok(Self { format, content_type })
     }
 }
 

@@ -28,7 +28,7 @@ use super::route_match::MatchedPart;
 // What the router filter must carry out (retries, mirrors, limits, upgrades and so on) is listed beside it.
 supports!(pub(super) ACTION = "envoy.config.route.v3.RouteAction" {
     cluster, cluster_header, weighted_clusters, cluster_not_found_response_code, metadata_match, prefix_rewrite,
-    regex_rewrite, path_rewrite_policy, host_rewrite_literal, host_rewrite_header, host_rewrite_path_regex,
+    regex_rewrite, path_rewrite_policy, path_rewrite, host_rewrite, host_rewrite_literal, host_rewrite_header, host_rewrite_path_regex,
     append_x_forwarded_host, timeout
 } noop {
     early_data_policy: "no early data is accepted"

@@ -5,15 +5,17 @@ use nuncio_api::pb::envoy::config::route::v3::redirect_action::{
 };
 use nuncio_api::pb::envoy::config::route::v3::{RedirectAction, virtual_host::TlsRequirementType};
 use nuncio_api::supports;
+use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
 use nuncio_core::matcher::RegexRewrite;
 
-use super::rewrite::PathRewrite;
+use super::rewrite::{PathRewrite, formatter};
+use crate::format::Formatter;
 
 supports!(pub(super) REDIRECT = "envoy.config.route.v3.RedirectAction" {
     https_redirect, scheme_redirect, host_redirect, port_redirect, path_redirect, prefix_rewrite, regex_rewrite,
-    response_code, strip_query
+    path_rewrite, response_code, strip_query
 });
 
 #[derive(Debug, Default)]
@@ -23,6 +25,8 @@ pub struct Redirect {
     port: u32,
     /// Instead of the whole path; the request's query stays unless this has its own.
     path: Box<str>,
+    /// The same with `%COMMAND%`s; the request's path if it comes out empty.
+    path_format: Option<Box<Formatter>>,
     /// Of the request's path, before the location is written.
     pub(super) rewrite: PathRewrite,
     strip_query: bool,
@@ -62,8 +66,9 @@ impl Redirect {
                 let rewrite = RegexRewrite::from_proto(regex).map_err(|e| e.within("regex_rewrite"))?;
                 redirect.rewrite = PathRewrite::Regex(Box::new(rewrite));
             }
-            Some(PathRewriteSpecifier::PathRewrite(_)) => {
-                return Err(ConfigError::new("path_rewrite", "is not implemented"));
+            Some(PathRewriteSpecifier::PathRewrite(text)) if !text.is_empty() => {
+                let format = formatter(text, true, "path_rewrite").map_err(|e| e.within("path_rewrite"))?;
+                redirect.path_format = Some(format);
             }
             _ => {}
         }
@@ -76,7 +81,7 @@ impl Redirect {
     }
 
     /// The location for a request whose path was rewritten already.
-    pub(super) fn location(&self, head: &RequestHead) -> Vec<u8> {
+    pub(super) fn location(&self, head: &RequestHead, context: &LogContext<'_>) -> Vec<u8> {
         let scheme = self.scheme.as_deref().map_or(head.scheme(), str::as_bytes);
         let mut out = Vec::with_capacity(128);
         out.extend_from_slice(scheme);
@@ -89,18 +94,26 @@ impl Redirect {
         if self.port != 0 {
             out.extend_from_slice(format!(":{}", self.port).as_bytes());
         }
-        self.write_path(head.path().unwrap_or_default(), &mut out);
+        let mut formatted = Vec::new();
+        let replacement = match &self.path_format {
+            None => self.path.as_bytes(),
+            Some(format) => {
+                format.format(&LogContext { request: Some(head), ..*context }, &mut formatted);
+                &formatted
+            }
+        };
+        self.write_path(head.path().unwrap_or_default(), replacement, &mut out);
         out
     }
 
-    fn write_path(&self, path: &[u8], out: &mut Vec<u8>) {
+    fn write_path(&self, path: &[u8], replacement: &[u8], out: &mut Vec<u8>) {
         let query = memchr::memchr(b'?', path);
-        let own_query = self.path.contains('?');
+        let own_query = replacement.contains(&b'?');
         let start = out.len();
-        if self.path.is_empty() {
+        if replacement.is_empty() {
             out.extend_from_slice(path);
         } else {
-            out.extend_from_slice(self.path.as_bytes());
+            out.extend_from_slice(replacement);
             if let Some(query) = query
                 && !own_query
             {

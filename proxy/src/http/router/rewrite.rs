@@ -1,6 +1,7 @@
 //! What a route does to the path and the authority of a request on its way.
 
 use nuncio_api::pb::envoy::config::route::v3::{RouteAction, route_action::HostRewriteSpecifier};
+use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
 use nuncio_core::matcher::RegexRewrite;
@@ -8,6 +9,7 @@ use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::matcher::path::without_query;
 
 use super::route_match::MatchedPart;
+use crate::format::Formatter;
 
 /// How the path changes; the query stays.
 #[derive(Debug, Default)]
@@ -18,11 +20,14 @@ pub(super) enum PathRewrite {
     Prefix(Box<str>),
     /// Every match inside the path without query.
     Regex(Box<RegexRewrite>),
+    /// Instead of the path without query; nothing changes if it is empty.
+    Format(Box<Formatter>),
 }
 
 impl PathRewrite {
     pub(super) fn from_proto(action: &RouteAction, matched: &MatchedPart) -> Result<Self, ConfigError> {
         let ways = usize::from(!action.prefix_rewrite.is_empty())
+            + usize::from(!action.path_rewrite.is_empty())
             + usize::from(action.regex_rewrite.is_some())
             + usize::from(action.path_rewrite_policy.is_some());
         if ways > 1 {
@@ -43,6 +48,10 @@ impl PathRewrite {
             let rewrite = RegexRewrite::from_proto(regex).map_err(|e| e.within("regex_rewrite"))?;
             return Ok(Self::Regex(Box::new(rewrite)));
         }
+        if !action.path_rewrite.is_empty() {
+            let format = formatter(&action.path_rewrite, true, "path rewrite").map_err(|e| e.within("path_rewrite"))?;
+            return Ok(Self::Format(format));
+        }
         if let Some(policy) = &action.path_rewrite_policy {
             let Some(template) = template else {
                 let reason = "unable to use envoy.path.rewrite.uri_template.uri_template_rewriter extension \
@@ -60,6 +69,7 @@ impl PathRewrite {
         &self,
         matched: &MatchedPart,
         head: &mut RequestHead,
+        context: &LogContext<'_>,
         keep_original: bool,
         scratch: &mut Vec<u8>,
     ) {
@@ -84,6 +94,14 @@ impl PathRewrite {
                 rewrite.rewrite(plain, scratch);
                 scratch.extend_from_slice(&path[plain.len()..]);
             }
+            Self::Format(format) => {
+                format.format(&LogContext { request: Some(&*head), ..*context }, scratch);
+                if scratch.is_empty() {
+                    return;
+                }
+                encode_strays(scratch);
+                scratch.extend_from_slice(&path[plain.len()..]);
+            }
         }
         if keep_original {
             let end = scratch.len();
@@ -92,6 +110,29 @@ impl PathRewrite {
             scratch.truncate(end);
         }
         head.headers.set(":path", scratch.as_slice());
+    }
+}
+
+/// A format of a path or a host; `what` as Envoy's error names it.
+pub(super) fn formatter(text: &str, omit_empty: bool, what: &str) -> Result<Box<Formatter>, ConfigError> {
+    let failed = |e: ConfigError| ConfigError::new("", format!("Failed to create {what} formatter: {}", e.reason));
+    Formatter::parse(text, omit_empty).map(Box::new).map_err(failed)
+}
+
+/// Percent-encodes what must not stand in a request line. Header values can hold blanks; Envoy
+/// writes them into the path as they are, which changes where the request line ends.
+fn encode_strays(path: &mut Vec<u8>) {
+    let stray = |b: &u8| *b <= b' ' || *b == b'#' || *b >= 0x7f;
+    if !path.iter().any(stray) {
+        return;
+    }
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for b in std::mem::take(path) {
+        if stray(&b) {
+            path.extend([b'%', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]);
+        } else {
+            path.push(b);
+        }
     }
 }
 
@@ -104,6 +145,7 @@ pub(super) enum HostRewrite {
     /// The first value of a field, if it has one.
     Header(Box<str>),
     PathRegex(Box<RegexRewrite>),
+    Format(Box<Formatter>),
     /// The upstream host's name; known only when it is chosen.
     Auto,
 }
@@ -121,8 +163,9 @@ impl HostRewrite {
                 RegexRewrite::from_proto(regex).map_err(|e| e.within("host_rewrite_path_regex"))?,
             )),
             Some(HostRewriteSpecifier::AutoHostRewrite(on)) if on.value => Self::Auto,
-            Some(HostRewriteSpecifier::HostRewrite(_)) => {
-                return Err(ConfigError::new("host_rewrite", "is not implemented"));
+            Some(HostRewriteSpecifier::HostRewrite(text)) if !text.is_empty() => {
+                // Not like paths: a missing value prints `-`.
+                Self::Format(formatter(text, false, "host rewrite").map_err(|e| e.within("host_rewrite"))?)
             }
             _ => Self::None,
         })
@@ -131,6 +174,7 @@ impl HostRewrite {
     pub(super) fn apply(
         &self,
         head: &mut RequestHead,
+        context: &LogContext<'_>,
         append_forwarded_host: bool,
         keep_original: bool,
         scratch: &mut Vec<u8>,
@@ -141,6 +185,7 @@ impl HostRewrite {
             Self::Literal(host) => scratch.extend_from_slice(host.as_bytes()),
             Self::Header(name) => scratch.extend_from_slice(head.headers.get(name).unwrap_or_default()),
             Self::PathRegex(rewrite) => rewrite.rewrite(head.path_without_query(), scratch),
+            Self::Format(format) => format.format(&LogContext { request: Some(&*head), ..*context }, scratch),
         }
         if !scratch.is_empty() {
             set_authority(head, scratch, append_forwarded_host, keep_original);

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use nuncio_api::pb::google::protobuf::Struct;
 use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
@@ -175,8 +174,8 @@ impl Route {
         }
         if let Some(policy) = self.policy() {
             let scratch = &mut scratch.bytes;
-            policy.host_rewrite.apply(head, policy.append_x_forwarded_host, keep_original, scratch);
-            policy.path_rewrite.apply(&self.matched, head, keep_original, scratch);
+            policy.host_rewrite.apply(head, context, policy.append_x_forwarded_host, keep_original, scratch);
+            policy.path_rewrite.apply(&self.matched, head, context, keep_original, scratch);
         }
     }
 
@@ -204,22 +203,23 @@ impl Route {
     pub fn local_reply(
         &self,
         head: &mut RequestHead,
+        context: &LogContext<'_>,
         keep_original: bool,
         scratch: &mut Scratch,
     ) -> Option<LocalReply> {
-        const DETAILS: Cow<'static, str> = Cow::Borrowed("direct_response");
         match &self.action {
             Action::Forward { .. } | Action::NonForwarding => None,
             Action::Redirect(redirect) => {
-                redirect.rewrite.apply(&self.matched, head, keep_original, &mut scratch.bytes);
-                Some(LocalReply::new(redirect.code, DETAILS).header("location", redirect.location(head)))
+                redirect.rewrite.apply(&self.matched, head, context, keep_original, &mut scratch.bytes);
+                let reply = LocalReply::new(redirect.code, Cow::Borrowed("direct_response"));
+                Some(reply.header("location", redirect.location(head, context)))
             }
             Action::DirectResponse(response) => {
-                let reply = LocalReply::new(response.status, DETAILS).body(Bytes::clone(&response.body));
+                let reply = response.reply(head, context);
                 if !response.has_location() || head.path().is_none() {
                     return Some(reply);
                 }
-                Some(reply.header("location", Redirect::default().location(head)))
+                Some(reply.header("location", Redirect::default().location(head, context)))
             }
         }
     }

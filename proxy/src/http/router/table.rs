@@ -104,7 +104,11 @@ impl RouteConfig {
     }
 
     fn host(&self, head: &RequestHead) -> Option<&HostRoutes> {
-        let host = self.domains.find(head.authority(), self.common.ignore_port)?;
+        let name = match &self.common.host_header {
+            None => head.authority(),
+            Some(header) => head.headers.get(header),
+        };
+        let host = self.domains.find(name, self.common.ignore_port)?;
         self.hosts.get(host as usize)
     }
 

@@ -7,6 +7,7 @@ use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::HeaderMap;
 use nuncio_core::matcher::HeaderMatcher;
+use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::metadata::Metadata;
 
 use super::filter_config::{FilterConfigs, ReadFilterConfig};
@@ -17,7 +18,8 @@ use super::retry::{HedgePolicy, RetryPolicy};
 supports!(pub(super) CONFIG = "envoy.config.route.v3.RouteConfiguration" {
     name, virtual_hosts, validate_clusters, max_direct_response_body_size_bytes, ignore_port_in_host_matching,
     ignore_path_parameters_in_path_matching, typed_per_filter_config, metadata, request_headers_to_add,
-    request_headers_to_remove, response_headers_to_add, response_headers_to_remove, most_specific_header_mutations_wins
+    request_headers_to_remove, response_headers_to_add, response_headers_to_remove,
+    most_specific_header_mutations_wins, vhost_header
 });
 supports!(pub(super) HOST = "envoy.config.route.v3.VirtualHost" {
     name, domains, routes, require_tls, typed_per_filter_config, metadata, request_headers_to_add,
@@ -30,6 +32,8 @@ const DEFAULT_MAX_DIRECT_RESPONSE: u32 = 4096;
 /// The route configuration's own words.
 pub struct Common {
     pub name: Arc<str>,
+    /// Chooses the virtual host instead of the authority.
+    pub(super) host_header: Option<Box<str>>,
     pub(super) ignore_port: bool,
     pub(super) ignore_path_parameters: bool,
     pub(super) max_direct_response: u32,
@@ -49,6 +53,7 @@ impl Common {
         let mirrors = Mirror::list(&message.request_mirror_policies);
         Ok(Self {
             name: message.name.as_str().into(),
+            host_header: (!message.vhost_header.is_empty()).then(|| lookup_name(&message.vhost_header).into()),
             ignore_port: message.ignore_port_in_host_matching,
             ignore_path_parameters: message.ignore_path_parameters_in_path_matching,
             max_direct_response: message

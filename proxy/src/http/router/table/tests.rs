@@ -2,7 +2,10 @@
 //! scenarios `router_*`, `val_references`, or runs of their own where a comment says so).
 
 use nuncio_api::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
-use nuncio_api::pb::envoy::config::core::v3::{DataSource, HeaderValue, HeaderValueOption, data_source};
+use nuncio_api::pb::envoy::config::core::v3::substitution_format_string::Format as BodyFormat;
+use nuncio_api::pb::envoy::config::core::v3::{
+    DataSource, HeaderValue, HeaderValueOption, SubstitutionFormatString, data_source,
+};
 use nuncio_api::pb::envoy::config::route::v3::redirect_action::{PathRewriteSpecifier, SchemeRewriteSpecifier};
 use nuncio_api::pb::envoy::config::route::v3::route_action::HostRewriteSpecifier as HostRewriteProto;
 use nuncio_api::pb::envoy::config::route::v3::route_match::PathSpecifier;
@@ -211,7 +214,7 @@ fn redirects_write_envoys_locations() {
     ] {
         let mut head = get(path, &[(":authority", authority)]);
         let found = config.find(&head, &matching(0)).unwrap();
-        let reply = found.local_reply(&mut head, true, &mut Scratch::default()).unwrap();
+        let reply = found.local_reply(&mut head, &LogContext::new(&info()), true, &mut Scratch::default()).unwrap();
         assert_eq!((reply.status, location(&reply).as_str(), &*reply.details), (301, expected, "direct_response"));
         assert_eq!(head.path(), Some(path_after.as_bytes()), "{path}");
     }
@@ -231,7 +234,12 @@ fn plaintext_is_sent_to_https_where_tls_is_required() {
     let config = build(vec![secure, external]).unwrap();
     for authority in ["web.test", "web.test:8080"] {
         let mut head = get("/a?b", &[(":authority", authority)]);
-        let reply = config.find(&head, &matching(0)).unwrap().local_reply(&mut head, true, &mut Scratch::default());
+        let reply = config.find(&head, &matching(0)).unwrap().local_reply(
+            &mut head,
+            &LogContext::new(&info()),
+            true,
+            &mut Scratch::default(),
+        );
         assert_eq!(location(&reply.unwrap()), "https://web.test/a?b");
     }
     let over_tls = get("/a?b", &[("x-forwarded-proto", "https")]);
@@ -252,12 +260,18 @@ fn direct_responses_keep_their_body_and_created_ones_have_a_location() {
     };
     let config = config(vec![route(prefix("/d201"), direct(201, "")), route(prefix("/"), direct(418, "hello"))]);
     let mut head = get("/d201/x?y", &[]);
-    let reply =
-        config.find(&head, &matching(0)).unwrap().local_reply(&mut head, true, &mut Scratch::default()).unwrap();
+    let reply = config
+        .find(&head, &matching(0))
+        .unwrap()
+        .local_reply(&mut head, &LogContext::new(&info()), true, &mut Scratch::default())
+        .unwrap();
     assert_eq!((reply.status, location(&reply).as_str()), (201, "http://web.test/d201/x?y"));
     let mut head = get("/", &[]);
-    let reply =
-        config.find(&head, &matching(0)).unwrap().local_reply(&mut head, true, &mut Scratch::default()).unwrap();
+    let reply = config
+        .find(&head, &matching(0))
+        .unwrap()
+        .local_reply(&mut head, &LogContext::new(&info()), true, &mut Scratch::default())
+        .unwrap();
     assert_eq!((reply.status, &reply.body[..], reply.headers.len()), (418, &b"hello"[..], 0));
 
     let long = "x".repeat(4097);
@@ -318,6 +332,84 @@ fn rewrites_keep_the_query_and_the_originals() {
     let everything = pairs(&[(":path", "/all?q"), ("x-envoy-original-path", "/sr/y?q")]);
     assert_eq!(rewritten(whole(), PathSpecifier::SafeRegex(regex("/sr/.*")), &mut get("/sr/y?q", &[])), everything);
     assert_eq!(rewritten(whole(), PathSpecifier::Path("/sr/y".into()), &mut get("/sr/y?q", &[])), everything);
+}
+
+#[test]
+fn formats_make_paths_and_hosts_but_never_two_words_in_a_request_line() {
+    let path = |text: &str| forward(|a| a.path_rewrite = text.into());
+    let rewrite = |text: &str, value: &str| {
+        let mut head = get("/pr/a?q", &[("x-c", value)]);
+        rewritten(path(text), prefix("/pr"), &mut head);
+        String::from_utf8(head.path().unwrap().to_vec()).unwrap()
+    };
+    assert_eq!(rewrite("/np%REQ(x-c)%", "/z"), "/np/z?q");
+    assert_eq!(rewrite("/np%REQ(x-missing)%", ""), "/np?q");
+    assert_eq!(rewrite("%REQ(x-missing)%", ""), "/pr/a?q");
+    // Envoy sends the blank as it is.
+    assert_eq!(rewrite("/np%REQ(x-c)%", "c d#f"), "/npc%20d%23f?q");
+    let host = |a: &mut RouteAction| {
+        a.host_rewrite_specifier = Some(HostRewriteProto::HostRewrite("prefix-%REQ(x-h)%".into()));
+    };
+    let missing = pairs(&[(":authority", "prefix--"), ("x-envoy-original-host", "web.test")]);
+    assert_eq!(rewritten(forward(host), prefix("/"), &mut get("/", &[])), missing);
+    let errors = build(vec![host_of(path("%NOPE%"))]).err().unwrap();
+    assert_eq!(errors[0].reason, "Failed to create path rewrite formatter: Not supported field in StreamInfo: NOPE");
+}
+
+fn host_of(action: ActionProto) -> pb::VirtualHost {
+    host(vec![route(prefix("/"), action)])
+}
+
+#[test]
+fn redirects_and_bodies_are_formatted_anew_for_each_request() {
+    let redirect = |text: &str, strip_query| {
+        ActionProto::Redirect(RedirectAction {
+            path_rewrite_specifier: Some(PathRewriteSpecifier::PathRewrite(text.into())),
+            strip_query,
+            ..Default::default()
+        })
+    };
+    let send = |action: ActionProto, path: &str, value: &str| {
+        let config = build(vec![host_of(action)]).unwrap();
+        let mut head = get(path, &[("x-c", value)]);
+        let route = config.find(&head, &matching(0)).unwrap();
+        route.local_reply(&mut head, &LogContext::new(&info()), true, &mut Scratch::default()).unwrap()
+    };
+    let to = |text, strip, value| location(&send(redirect(text, strip), "/a?b", value));
+    assert_eq!(to("/new/%REQ(x-c)%", true, "v2"), "http://web.test/new/v2");
+    assert_eq!(to("/new/%REQ(x-c)%", true, "v2?y"), "http://web.test/new/v2?y");
+    assert_eq!(to("%REQ(x-c)%", false, "v2"), "http://web.test/v2?b");
+    assert_eq!(to("%REQ(x-none)%", false, ""), "http://web.test/a?b");
+
+    let text = DataSource {
+        specifier: Some(data_source::Specifier::InlineString("[%LOCAL_REPLY_BODY%] %REQ(:path)% %REQ(nope)%".into())),
+        ..Default::default()
+    };
+    let body_format =
+        SubstitutionFormatString { format: Some(BodyFormat::TextFormatSource(text)), ..Default::default() };
+    let body =
+        DataSource { specifier: Some(data_source::Specifier::InlineString("inner".into())), ..Default::default() };
+    let action = DirectResponseAction { status: 200, body: Some(body), body_format: Some(body_format) };
+    let reply = send(ActionProto::DirectResponse(action), "/bf", "");
+    assert_eq!(&reply.body[..], b"[inner] /bf -");
+    assert_eq!(reply.headers, [("content-type".into(), "text/plain".into())]);
+}
+
+#[test]
+fn a_header_may_stand_for_the_host() {
+    let named = |domain: &str, cluster: &str| pb::VirtualHost {
+        domains: vec![domain.into()],
+        ..host(vec![route(prefix("/"), to_cluster(cluster))])
+    };
+    let message = RouteConfiguration {
+        virtual_hosts: vec![named("zz", "z"), named("*", "any")],
+        vhost_header: "X-VH".into(),
+        ..Default::default()
+    };
+    let config = RouteConfig::from_proto(&message, &context()).unwrap();
+    assert_eq!(cluster_of(&config, &get("/", &[("x-vh", "ZZ")])).as_deref(), Some("z"));
+    assert_eq!(cluster_of(&config, &get("/", &[("x-vh", "q")])).as_deref(), Some("any"));
+    assert_eq!(cluster_of(&config, &get("/", &[(":authority", "zz")])), None);
 }
 
 #[test]
