@@ -181,10 +181,42 @@ impl Findings {
         }
     }
 
+    /// Where a value could not be read, or a name is misspelt, it is no news that something is missing, or that the
+    /// default in its place breaks a rule.
+    pub(crate) fn drop_consequences(&mut self) {
+        let reading: Vec<String> = self
+            .list
+            .iter()
+            .filter(|f| f.about == About::Reading && f.severity == Severity::Error)
+            .map(|f| f.path.clone())
+            .collect();
+        if reading.is_empty() {
+            return;
+        }
+        let consequence = |f: &Finding| {
+            let parent = f.path.rsplit_once('.').map_or("", |(parent, _)| parent);
+            reading.iter().any(|r| match f.about {
+                About::Reading => false,
+                About::Other => *r == f.path,
+                About::Absence => *r == f.path || r == parent || is_child(r, &f.path),
+            })
+        };
+        let before = self.list.len();
+        self.list.retain(|f| f.severity == Severity::Warning || !consequence(f));
+        self.errors -= before - self.list.len();
+    }
+
     /// How many errors were left out.
     pub(crate) fn left_out(&self) -> usize {
         self.errors.saturating_sub(MOST)
     }
+}
+
+/// Whether `path` is one step below `parent`.
+fn is_child(path: &str, parent: &str) -> bool {
+    let Some(rest) = path.strip_prefix(parent) else { return false };
+    let Some(step) = rest.strip_prefix(['.', '[']) else { return parent.is_empty() && !rest.contains('.') };
+    !step.contains('.')
 }
 
 /// The candidate nearest to `word`, if one is near enough to be meant: edit distance with transpositions, at most a

@@ -5,6 +5,7 @@
 mod number;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use prost_reflect::Kind;
@@ -25,7 +26,7 @@ pub struct JsonWriter {
     open: Vec<bool>,
     after_key: bool,
     /// Print secrets as they are.
-    pub reveal: bool,
+    reveal: bool,
 }
 
 /// The message as a JSON value, secrets redacted. `name` is a full name or a type URL.
@@ -38,6 +39,11 @@ pub fn json_value(name: &str, bytes: &[u8]) -> Value {
 // === impl JsonWriter: the frame ===
 
 impl JsonWriter {
+    /// One that prints secrets too: for files that must be loaded again, never for a page.
+    pub fn revealing() -> Self {
+        Self { reveal: true, ..Self::default() }
+    }
+
     /// What was written since the last time.
     pub fn take(&mut self) -> String {
         std::mem::take(&mut self.out)
@@ -284,7 +290,7 @@ impl JsonWriter {
     fn map(&mut self, field: &'static Field, group: &[(usize, Wire<'_>)], secret: bool, depth: usize) {
         let Some(entry) = field.message() else { return };
         let (Some(key_field), Some(value_field)) = (entry.fields.first(), entry.fields.get(1)) else { return };
-        let mut entries: Vec<(String, Wire<'_>)> = Vec::with_capacity(group.len());
+        let mut entries: Vec<(Cow<'_, str>, Wire<'_>)> = Vec::with_capacity(group.len());
         for (_, value) in group {
             let (mut key, mut inner) = (zero(key_field), zero(value_field));
             for (number, value, _) in fields(bytes_of(*value).unwrap_or_default()).flatten() {
@@ -294,13 +300,11 @@ impl JsonWriter {
                     _ => {}
                 }
             }
-            let key = crate::support::value_text(key_field, key);
-            entries.retain(|(k, _)| *k != key);
-            entries.push((key, inner));
+            entries.push((Cow::Owned(crate::support::value_text(key_field, key)), inner));
         }
         self.key(field.name());
         self.begin_object();
-        for (key, value) in entries {
+        for (key, value) in last_of_each(entries) {
             self.key(&key);
             match (value_field.message(), value) {
                 (Some(inner), Wire::Bytes(bytes)) => self.shaped(inner, bytes, secret, depth + 1),
@@ -344,6 +348,7 @@ impl JsonWriter {
 
     fn structure(&mut self, bytes: &[u8], secret: bool, depth: usize) {
         self.begin_object();
+        let mut entries = Vec::new();
         for (_, entry, _) in fields(bytes).flatten() {
             let (mut key, mut value) = (Cow::Borrowed(""), &[][..]);
             for (number, wire, _) in fields(bytes_of(entry).unwrap_or_default()).flatten() {
@@ -353,6 +358,9 @@ impl JsonWriter {
                     _ => {}
                 }
             }
+            entries.push((key, value));
+        }
+        for (key, value) in last_of_each(entries) {
             self.key(&key);
             self.struct_value(value, secret, depth + 1);
         }
@@ -410,6 +418,12 @@ impl JsonWriter {
             }
         }
     }
+}
+
+/// Of equal keys of a map the last one counts.
+fn last_of_each<'b, V>(entries: Vec<(Cow<'b, str>, V)>) -> impl Iterator<Item = (Cow<'b, str>, V)> {
+    let last: HashMap<String, usize> = entries.iter().enumerate().map(|(at, (key, _))| (key.to_string(), at)).collect();
+    entries.into_iter().enumerate().filter(move |(at, (key, _))| last.get(&**key) == Some(at)).map(|(_, entry)| entry)
 }
 
 const REDACTED: &str = "[redacted]";

@@ -7,6 +7,7 @@
 //! - [`load`] — a file → checked messages, all errors at once
 //! - [`any`] — type URL → message
 //! - [`routes`] — inline routes, one at a time
+//! - [`fuzz`] — the body of the fuzz target
 //! - [`wire`] — cutting encoded messages without decoding them
 //! - [`dump`] — encoded message → JSON as the admin pages print it
 //! - [`diag`] — file:line:column, field path, nearest name
@@ -19,6 +20,7 @@ pub mod any;
 pub mod diag;
 pub mod dump;
 mod encode;
+pub mod fuzz;
 pub mod load;
 #[cfg(test)]
 mod newer;

@@ -99,7 +99,7 @@ pub fn load_bootstrap(sources: Vec<Source>, options: &LoadOptions<'_>) -> Result
     for source in sources {
         run.bootstrap_source(source, &mut elements, &mut bytes)?;
     }
-    run.walk(&bytes, bootstrap_shape(), None);
+    run.walk(&bytes, bootstrap_shape());
     run.lists_supported(&elements);
     let bootstrap = run.typed::<Bootstrap>(&bytes);
     let (positions, report) = run.finish();
@@ -130,7 +130,7 @@ where
     };
     let mut bytes = Vec::new();
     run.message_source(source, shape, &mut bytes)?;
-    run.walk(&bytes, shape, None);
+    run.walk(&bytes, shape);
     let message = run.typed::<T>(&bytes);
     let (_, report) = run.finish();
     match message {
@@ -149,7 +149,7 @@ where
 pub fn check_bytes(type_url: &str, bytes: &[u8], options: &LoadOptions<'_>) -> Checks {
     let mut run = Run::new(options);
     match crate::any::descriptor(type_url) {
-        Ok(desc) => run.walk(bytes, crate::shape::shape(&desc), None),
+        Ok(desc) => run.walk(bytes, crate::shape::shape(&desc)),
         Err(text) => run.say(Severity::Error, "", text),
     }
     run.finish().1
@@ -260,14 +260,19 @@ impl<'o> Run<'o> {
         Ok(())
     }
 
-    /// Checks encoded bytes; `element` is where they stand (source, path), if they are not the whole.
-    fn walk(&mut self, bytes: &[u8], shape: &'static Shape, element: Option<(usize, &str)>) {
-        let mut findings = Findings::default();
+    /// Checks the whole.
+    fn walk(&mut self, bytes: &[u8], shape: &'static Shape) {
+        self.walk_at(Findings::default(), bytes, shape, usize::MAX, "");
+    }
+
+    /// Checks an element at its path, about which something was found while it was read.
+    fn walk_at(&mut self, mut findings: Findings, bytes: &[u8], shape: &'static Shape, source: usize, path: &str) {
         let mut walk = Walk::new(&mut findings, &mut self.warned, self.options);
-        walk.check(bytes, shape, &Path::Root(element.map_or("", |(_, path)| path)));
+        walk.check(bytes, shape, &Path::Root(path));
         self.unknown_fields += walk.unknown_seen;
         self.deprecated_fields += walk.deprecated_seen;
-        self.found.absorb(findings, element.map_or(usize::MAX, |(source, _)| source));
+        findings.drop_consequences();
+        self.found.absorb(findings, source);
     }
 
     /// The lists that are cut are not in the message that is walked.
@@ -301,7 +306,7 @@ impl<'o> Run<'o> {
 
     /// Everything that was found, with its place, in the order of the text.
     fn finish(mut self) -> (Positions, Checks) {
-        drop_consequences(&mut self.found.list);
+        self.found.drop_consequences();
         let mut all: Vec<(usize, Diagnostic)> = Vec::with_capacity(self.found.list.len());
         for mut finding in std::mem::take(&mut self.found.list) {
             let source = self.place(&mut finding);
@@ -352,26 +357,6 @@ impl Checks {
         self.errors.append(&mut self.warnings);
         self.errors
     }
-}
-
-/// Where a value could not be read, or a name is misspelt, that something is missing is no news.
-fn drop_consequences(found: &mut Vec<Finding>) {
-    let reading: Vec<String> = found
-        .iter()
-        .filter(|f| f.about == About::Reading && f.severity == Severity::Error)
-        .map(|f| f.path.clone())
-        .collect();
-    if reading.is_empty() {
-        return;
-    }
-    found.retain(|f| {
-        let parent = f.path.rsplit_once('.').map_or("", |(parent, _)| parent);
-        let related = |r: &String| {
-            let child = r.strip_prefix(f.path.as_str()).is_some_and(|rest| rest.is_empty() || !rest[1..].contains('.'));
-            child || r == parent
-        };
-        f.about != About::Absence || !reading.iter().any(related)
-    });
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ fn secrets_are_redacted_wherever_they_stand() {
     let name = "envoy.extensions.transport_sockets.tls.v3.Secret";
     let secret = json_value(name, &loaded.secrets[0].bytes);
     assert_eq!(secret["generic_secret"]["secret"]["inline_bytes"], "W3JlZGFjdGVkXQ==");
-    let mut open = JsonWriter { reveal: true, ..JsonWriter::default() };
+    let mut open = JsonWriter::revealing();
     open.message(name, &loaded.secrets[0].bytes);
     assert!(open.take().contains("YWJj"));
 }

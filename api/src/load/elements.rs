@@ -92,7 +92,7 @@ impl Elements {
                 counts[number as usize - 1] += 1;
                 if let Some(inner) = element_shape(resources, number) {
                     let path = element_path(number, index);
-                    run.walk(element, inner, Some((source, &path)));
+                    run.walk_at(Findings::default(), element, inner, source, &path);
                     self.push(number, index, source, element.to_vec());
                 }
             }
@@ -157,8 +157,7 @@ impl Cut for CutElements<'_, '_> {
             encoder.message(node, shape, &Path::Root(&path), &mut bytes);
         }
         self.run.unknown_fields += encoder.unknown_seen;
-        self.run.found.absorb(findings, self.source);
-        self.run.walk(&bytes, shape, Some((self.source, &path)));
+        self.run.walk_at(findings, &bytes, shape, self.source, &path);
         self.elements.push(field.number, index, self.source, bytes);
         true
     }

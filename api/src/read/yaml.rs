@@ -15,7 +15,12 @@ pub(super) fn read(text: &str, limits: &ReadLimits) -> Result<Tree, SyntaxError>
     while let Some(event) = parser.next_event() {
         let (event, span) = event.map_err(|e| {
             let (line, column) = place(e.marker());
-            SyntaxError { line, column, text: format!("YAML: {}", e.info()) }
+            // The scanner looks ahead of us, and has a limit of its own for brackets.
+            let text = match e.info() {
+                "recursion limit exceeded" => format!("nested more than {} levels deep", limits.depth),
+                info => format!("YAML: {info}"),
+            };
+            SyntaxError { line, column, text }
         })?;
         let (line, column) = place(&span.start);
         if !reader.event(event, line, column)? {
