@@ -2,6 +2,7 @@
 //! say of a stream (Envoy's `core.v3.Metadata`).
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
 
 use nuncio_api::pb::google::protobuf::{Struct, Value, value::Kind};
 
@@ -10,6 +11,12 @@ use nuncio_api::pb::google::protobuf::{Struct, Value, value::Kind};
 pub struct Metadata(pub BTreeMap<String, Struct>);
 
 impl Metadata {
+    /// The metadata of all that have none.
+    pub fn none() -> Arc<Self> {
+        static NONE: LazyLock<Arc<Metadata>> = LazyLock::new(Arc::default);
+        NONE.clone()
+    }
+
     pub fn from_proto(message: &nuncio_api::pb::envoy::config::core::v3::Metadata) -> Self {
         Self(message.filter_metadata.iter().map(|(k, v)| (k.clone(), v.clone())).collect())
     }

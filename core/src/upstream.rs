@@ -1,11 +1,13 @@
-//! Upstream words: hosts and their health, sets of hosts, facts of a cluster, calls to clusters.
+//! Upstream words: hosts and their health, sets of hosts, the choice among them, facts of a cluster, calls to clusters.
 
 pub mod client;
 pub mod cluster_info;
 pub mod host;
 pub mod host_set;
+pub mod load_balancer;
 
 pub use client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
 pub use cluster_info::ClusterInfo;
-pub use host::{HealthFlag, HealthFlags, Host, HostSpec, Locality};
-pub use host_set::{HostSet, PrioritySet};
+pub use host::{Health, HealthFlag, HealthFlags, Host, HostCounts, HostLoad, HostSpec, Locality};
+pub use host_set::{HostSet, Hosts, LocalityHosts, PrioritySet};
+pub use load_balancer::{Choice, LbContext, LoadBalancer, OverrideHost, PriorityLoad};

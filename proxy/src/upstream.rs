@@ -1,5 +1,28 @@
 //! Clusters: the manager on the main thread, balancers and pools on the workers.
+//!
+//! - [`worker`]: what the layers above find on their thread
+//! - [`cluster`], [`lb_config`], [`http_options`], [`circuit_breaker`]: a cluster's configuration, checked, and its limits
+//! - [`snapshot`]: what main publishes, and how it reaches the workers
+//! - [`thread_local`]: a worker's clusters; here requests begin: choose a host, acquire a connection
+//! - [`lb`]: which host
+//! - [`pool`]: which connection
 
+pub mod circuit_breaker;
+pub mod cluster;
+pub mod http_options;
+pub mod lb;
+pub mod lb_config;
+pub mod pool;
+pub mod snapshot;
+#[cfg(test)]
+mod testing;
+pub mod thread_local;
 pub mod worker;
 
+pub use circuit_breaker::{Permit, Priority};
+pub use cluster::{ClusterConfig, ClusterDefaults};
+pub use pool::http1::{Acquire, PendingConn, PooledConn};
+pub use pool::{PoolFailure, PoolFailureReason};
+pub use snapshot::{ClusterSnapshot, ClusterUpdate, Publish};
+pub use thread_local::{Clusters, ThreadLocalCluster};
 pub use worker::Worker;

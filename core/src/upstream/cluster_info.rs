@@ -13,8 +13,11 @@ pub struct ClusterInfo {
     pub observability_name: Arc<str>,
     pub connect_timeout: Duration,
     pub per_connection_buffer_limit: u32,
-    pub metadata: Metadata,
+    /// Requests of this cluster longer than this are cut; from the cluster's HTTP options.
+    pub max_stream_duration: Option<Duration>,
+    /// Shared, because most clusters have none.
+    pub metadata: Arc<Metadata>,
     /// Known through CDS rather than the bootstrap file.
     pub added_via_api: bool,
-    pub eds_service_name: Option<String>,
+    pub eds_service_name: Option<Box<str>>,
 }

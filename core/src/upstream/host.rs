@@ -1,8 +1,8 @@
 //! One endpoint of a cluster.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 
 use crate::metadata::Metadata;
 use crate::net::Address;
@@ -13,6 +13,14 @@ pub struct Locality {
     pub region: Arc<str>,
     pub zone: Arc<str>,
     pub sub_zone: Arc<str>,
+}
+
+impl Locality {
+    /// The locality of hosts of which nobody said one; all of them share it.
+    pub fn none() -> Arc<Self> {
+        static NONE: LazyLock<Arc<Locality>> = LazyLock::new(Arc::default);
+        NONE.clone()
+    }
 }
 
 /// What a discovery source says of a host: the input of the cluster manager's diff.
@@ -39,14 +47,14 @@ impl HostSpec {
     pub fn new(address: Address) -> Self {
         Self {
             address,
-            hostname: "".into(),
-            locality: Arc::default(),
+            hostname: Arc::default(),
+            locality: Locality::none(),
             priority: 0,
             weight: 1,
-            metadata: Arc::default(),
+            metadata: Metadata::none(),
             canary: false,
             health_check_address: None,
-            health_check_hostname: "".into(),
+            health_check_hostname: Arc::default(),
             disable_active_health_check: false,
             eds_health: HealthFlags::default(),
         }
@@ -113,15 +121,43 @@ impl HealthFlags {
         self.0 == 0
     }
 
+    const UNHEALTHY: Self = Self(
+        1 << HealthFlag::FailedActiveHc as u32
+            | 1 << HealthFlag::FailedOutlierCheck as u32
+            | 1 << HealthFlag::FailedEdsHealth as u32
+            | 1 << HealthFlag::EdsStatusDraining as u32,
+    );
+    const DEGRADED: Self = Self(1 << HealthFlag::DegradedActiveHc as u32 | 1 << HealthFlag::DegradedEdsHealth as u32);
+    /// Hosts that the arithmetic of priorities and panic leaves out.
+    const EXCLUDED: Self = Self(
+        1 << HealthFlag::PendingActiveHc as u32
+            | 1 << HealthFlag::ExcludedViaImmediateHcFail as u32
+            | 1 << HealthFlag::EdsStatusDraining as u32,
+    );
+    /// What discovery says of health; the rest is what checks and traffic say.
+    const DISCOVERED: Self = Self(
+        1 << HealthFlag::FailedEdsHealth as u32
+            | 1 << HealthFlag::DegradedEdsHealth as u32
+            | 1 << HealthFlag::EdsStatusDraining as u32,
+    );
+
     pub fn health(self) -> Health {
-        use HealthFlag::*;
-        if [FailedActiveHc, FailedOutlierCheck, FailedEdsHealth].iter().any(|f| self.contains(*f)) {
+        if self.0 & Self::UNHEALTHY.0 != 0 {
             Health::Unhealthy
-        } else if [DegradedActiveHc, DegradedEdsHealth].iter().any(|f| self.contains(*f)) {
+        } else if self.0 & Self::DEGRADED.0 != 0 {
             Health::Degraded
         } else {
             Health::Healthy
         }
+    }
+
+    pub fn is_excluded(self) -> bool {
+        self.0 & Self::EXCLUDED.0 != 0
+    }
+
+    /// These flags with discovery's own word replaced by that of `said`.
+    pub fn discovered(self, said: Self) -> Self {
+        Self(self.0 & !Self::DISCOVERED.0 | said.0 & Self::DISCOVERED.0)
     }
 }
 
@@ -134,18 +170,87 @@ impl fmt::Display for HealthFlags {
     }
 }
 
-/// What every worker may write about a host, in one cache line. Permits are taken and given back
-/// by guards of the pools.
+/// What every worker writes about a host: what is going on now, which balancing and limits need
+/// summed over the threads, and what `/clusters` counts. All of it is one cache line that a request
+/// takes twice, at its begin and its end, so that the counters cost no line of their own; a block
+/// per host, worker and list would cost 64 bytes each, times hosts, times workers.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct HostLoad {
     pub active_requests: AtomicU32,
     pub active_connections: AtomicU32,
+    pub pending_requests: AtomicU32,
+    connections: AtomicU64,
+    connect_failures: AtomicU64,
+    requests: AtomicU64,
+    requests_succeeded: AtomicU64,
+    requests_failed: AtomicU64,
+    requests_timed_out: AtomicU64,
 }
 
-/// One endpoint. Its identity (address, checks' address, locality, names) never changes; weight,
-/// metadata and health flags do, in place, so that counters and pools live on over updates.
-/// Shared by all threads; only the main thread writes `weight`, `flags` and `metadata`.
+/// The counts of a host since it is known, as `/clusters` shows them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostCounts {
+    pub cx_active: u32,
+    pub cx_connect_fail: u64,
+    pub cx_total: u64,
+    pub rq_active: u32,
+    pub rq_pending_active: u32,
+    pub rq_error: u64,
+    pub rq_success: u64,
+    pub rq_timeout: u64,
+    pub rq_total: u64,
+}
+
+impl HostLoad {
+    /// A connection was begun (`cx_total`).
+    pub fn connection_begun(&self) {
+        self.connections.fetch_add(1, Relaxed);
+    }
+
+    /// `cx_connect_fail`.
+    pub fn connect_failed(&self) {
+        self.connect_failures.fetch_add(1, Relaxed);
+    }
+
+    /// A request got its connection (`rq_total`).
+    pub fn request_begun(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    /// An answer that is not 5xx (`rq_success`).
+    pub fn request_succeeded(&self) {
+        self.requests_succeeded.fetch_add(1, Relaxed);
+    }
+
+    /// A 5xx, also one of our own for want of an answer (`rq_error`).
+    pub fn request_failed(&self) {
+        self.requests_failed.fetch_add(1, Relaxed);
+    }
+
+    /// `rq_timeout`.
+    pub fn request_timed_out(&self) {
+        self.requests_timed_out.fetch_add(1, Relaxed);
+    }
+
+    pub fn counts(&self) -> HostCounts {
+        HostCounts {
+            cx_active: self.active_connections.load(Relaxed),
+            cx_connect_fail: self.connect_failures.load(Relaxed),
+            cx_total: self.connections.load(Relaxed),
+            rq_active: self.active_requests.load(Relaxed),
+            rq_pending_active: self.pending_requests.load(Relaxed),
+            rq_error: self.requests_failed.load(Relaxed),
+            rq_success: self.requests_succeeded.load(Relaxed),
+            rq_timeout: self.requests_timed_out.load(Relaxed),
+            rq_total: self.requests.load(Relaxed),
+        }
+    }
+}
+
+/// One endpoint. Its identity (address, checks' address, locality, names) never changes; the rest
+/// does, in place, so that counters and pools live on over updates. Shared by all threads; but for
+/// `load`, only the main thread writes it.
 #[derive(Debug)]
 pub struct Host {
     spec: HostSpec,
@@ -153,6 +258,9 @@ pub struct Host {
     address_text: Arc<str>,
     weight: AtomicU32,
     flags: AtomicU32,
+    priority: AtomicU32,
+    canary: AtomicBool,
+    removed: AtomicBool,
     metadata: arc_swap::ArcSwap<Metadata>,
     pub load: HostLoad,
 }
@@ -163,6 +271,9 @@ impl Host {
             address_text: spec.address.to_string().into(),
             weight: AtomicU32::new(spec.weight.max(1)),
             flags: AtomicU32::new(spec.eds_health.0),
+            priority: AtomicU32::new(spec.priority),
+            canary: AtomicBool::new(spec.canary),
+            removed: AtomicBool::new(false),
             metadata: arc_swap::ArcSwap::new(spec.metadata.clone()),
             load: HostLoad::default(),
             spec,
@@ -172,6 +283,16 @@ impl Host {
     /// What made it: identity and first values. Ask the other methods for what may change.
     pub fn spec(&self) -> &HostSpec {
         &self.spec
+    }
+
+    /// Whether `spec` speaks of this very host, which is then updated in place, or of another.
+    pub fn is_same(&self, spec: &HostSpec) -> bool {
+        let own = &self.spec;
+        own.address == spec.address
+            && own.health_check_address == spec.health_check_address
+            && own.locality == spec.locality
+            && own.hostname == spec.hostname
+            && own.health_check_hostname == spec.health_check_hostname
     }
 
     pub fn address(&self) -> &Address {
@@ -192,6 +313,31 @@ impl Host {
 
     pub fn set_weight(&self, weight: u32) {
         self.weight.store(weight.max(1), Relaxed);
+    }
+
+    pub fn priority(&self) -> u32 {
+        self.priority.load(Relaxed)
+    }
+
+    pub fn set_priority(&self, priority: u32) {
+        self.priority.store(priority, Relaxed);
+    }
+
+    pub fn is_canary(&self) -> bool {
+        self.canary.load(Relaxed)
+    }
+
+    pub fn set_canary(&self, canary: bool) {
+        self.canary.store(canary, Relaxed);
+    }
+
+    /// No cluster lists it any more, and none ever will again: its pools drain.
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Relaxed)
+    }
+
+    pub fn set_removed(&self) {
+        self.removed.store(true, Relaxed);
     }
 
     pub fn flags(&self) -> HealthFlags {
@@ -227,5 +373,18 @@ mod tests {
         assert_eq!(HealthFlags::default().to_string(), "healthy");
         let pending = HealthFlags::default().with(HealthFlag::PendingDynamicRemoval);
         assert_eq!(pending.health(), Health::Healthy);
+        assert_eq!(HealthFlags::default().with(HealthFlag::EdsStatusDraining).health(), Health::Unhealthy);
+    }
+
+    #[test]
+    fn discovery_replaces_only_its_own_word_on_health() {
+        let checked = HealthFlags::default().with(HealthFlag::FailedActiveHc).with(HealthFlag::DegradedEdsHealth);
+        let said = HealthFlags::default().with(HealthFlag::EdsStatusDraining);
+        assert_eq!(checked.discovered(said).to_string(), "/failed_active_hc/eds_status_draining");
+    }
+
+    #[test]
+    fn what_every_worker_writes_of_a_host_is_one_cache_line() {
+        assert_eq!(std::mem::size_of::<HostLoad>(), 64);
     }
 }

@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 
-use super::host::{Health, HealthFlag};
+use super::host::Health;
 use super::{Host, Locality};
+
+/// Hosts in the order discovery gave, shared by the pictures that contain the same ones.
+pub type Hosts = Arc<[Arc<Host>]>;
 
 /// Hosts of one priority, partitioned by health when the picture was taken.
 #[derive(Debug, Default, Clone)]
 pub struct HostSet {
-    /// In the order discovery gave.
-    pub hosts: Vec<Arc<Host>>,
-    pub healthy: Vec<Arc<Host>>,
-    pub degraded: Vec<Arc<Host>>,
-    /// Not counted at all: never checked yet, or told to stay out.
+    pub hosts: Hosts,
+    pub healthy: Hosts,
+    pub degraded: Hosts,
+    /// Left out of the arithmetic: never checked yet, draining, or told to stay out.
     pub excluded: usize,
-    /// In order of first appearance; the weight is 0 unless configured.
-    pub localities: Vec<LocalityHosts>,
+    /// In order of first appearance.
+    pub localities: Box<[LocalityHosts]>,
     /// Times 100: 140 means that 72 % healthy hosts still take all traffic.
     pub overprovisioning_factor: u32,
 }
@@ -23,54 +25,83 @@ pub struct HostSet {
 #[derive(Debug, Clone)]
 pub struct LocalityHosts {
     pub locality: Arc<Locality>,
+    /// 0 unless configured.
     pub weight: u32,
-    pub hosts: Vec<Arc<Host>>,
-    pub healthy: Vec<Arc<Host>>,
-    pub degraded: Vec<Arc<Host>>,
+    pub excluded: usize,
+    pub hosts: Hosts,
+    pub healthy: Hosts,
+    pub degraded: Hosts,
 }
 
 impl HostSet {
     pub const DEFAULT_OVERPROVISIONING: u32 = 140;
 
-    /// Takes the picture: reads every host's flags once.
+    /// Takes the picture: reads every host's flags once. What is equal is shared: a set of one
+    /// locality with all hosts healthy holds one list.
     pub fn new(hosts: Vec<Arc<Host>>, weight_of: impl Fn(&Locality) -> u32, overprovisioning_factor: u32) -> Self {
-        let mut set = Self { overprovisioning_factor, ..Self::default() };
+        let mut localities: Vec<(Arc<Locality>, Vec<Arc<Host>>)> = Vec::new();
         for host in &hosts {
-            let flags = host.flags();
-            if flags.contains(HealthFlag::PendingActiveHc) || flags.contains(HealthFlag::ExcludedViaImmediateHcFail) {
-                set.excluded += 1;
-            }
             let locality = &host.spec().locality;
-            let at = set.localities.iter().position(|l| l.locality == *locality).unwrap_or_else(|| {
-                set.localities.push(LocalityHosts {
-                    locality: locality.clone(),
-                    weight: weight_of(locality),
-                    hosts: Vec::new(),
-                    healthy: Vec::new(),
-                    degraded: Vec::new(),
-                });
-                set.localities.len() - 1
-            });
-            let local = &mut set.localities[at];
-            local.hosts.push(host.clone());
-            match flags.health() {
-                Health::Healthy => {
-                    set.healthy.push(host.clone());
-                    local.healthy.push(host.clone());
-                }
-                Health::Degraded => {
-                    set.degraded.push(host.clone());
-                    local.degraded.push(host.clone());
-                }
-                Health::Unhealthy => {}
+            // Neighbours usually share a locality, so the last one is asked first.
+            match localities.iter().rposition(|(known, _)| Arc::ptr_eq(known, locality) || known == locality) {
+                Some(at) => localities[at].1.push(host.clone()),
+                None => localities.push((locality.clone(), vec![host.clone()])),
             }
         }
-        set.hosts = hosts;
-        set
+        let whole = Partition::new(hosts.into());
+        let localities = if localities.len() == 1 {
+            localities.into_iter().map(|(locality, _)| whole.in_locality(&weight_of, locality)).collect()
+        } else {
+            let each = localities.into_iter();
+            each.map(|(locality, hosts)| Partition::new(hosts.into()).in_locality(&weight_of, locality)).collect()
+        };
+        let Partition { hosts, healthy, degraded, excluded } = whole;
+        Self { hosts, healthy, degraded, excluded, localities, overprovisioning_factor }
     }
 }
 
-/// All priorities of a cluster, 0 first. Immutable; every update makes a new one.
+struct Partition {
+    hosts: Hosts,
+    healthy: Hosts,
+    degraded: Hosts,
+    excluded: usize,
+}
+
+impl Partition {
+    fn new(hosts: Hosts) -> Self {
+        let mut counts = [0; 3];
+        let mut excluded = 0;
+        let mut health = Vec::with_capacity(hosts.len());
+        for host in hosts.iter() {
+            let flags = host.flags();
+            excluded += usize::from(flags.is_excluded());
+            counts[flags.health() as usize] += 1;
+            health.push(flags.health());
+        }
+        let list = |wanted: Health| -> Hosts {
+            match counts[wanted as usize] {
+                0 => Arc::default(),
+                n if n == hosts.len() => hosts.clone(),
+                _ => hosts.iter().zip(&health).filter(|(_, h)| **h == wanted).map(|(host, _)| host.clone()).collect(),
+            }
+        };
+        Self { healthy: list(Health::Healthy), degraded: list(Health::Degraded), excluded, hosts }
+    }
+
+    fn in_locality(&self, weight_of: &impl Fn(&Locality) -> u32, locality: Arc<Locality>) -> LocalityHosts {
+        LocalityHosts {
+            weight: weight_of(&locality),
+            locality,
+            excluded: self.excluded,
+            hosts: self.hosts.clone(),
+            healthy: self.healthy.clone(),
+            degraded: self.degraded.clone(),
+        }
+    }
+}
+
+/// All priorities of a cluster, 0 first. Immutable; every update makes a new one, which shares the
+/// pictures of the priorities that did not change.
 #[derive(Debug, Default, Clone)]
 pub struct PrioritySet {
     pub priorities: Vec<Arc<HostSet>>,
@@ -78,10 +109,38 @@ pub struct PrioritySet {
 
 impl PrioritySet {
     pub fn hosts(&self) -> impl Iterator<Item = &Arc<Host>> {
-        self.priorities.iter().flat_map(|p| &p.hosts)
+        self.priorities.iter().flat_map(|p| p.hosts.iter())
     }
 
     pub fn host_count(&self) -> usize {
         self.priorities.iter().map(|p| p.hosts.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::host::{HealthFlag, HealthFlags, HostSpec};
+    use super::*;
+    use crate::net::Address;
+
+    fn hosts(n: u16) -> Vec<Arc<Host>> {
+        let spec = |port| HostSpec::new(Address::Ip(([127, 0, 0, 1], port).into()));
+        (1..=n).map(|port| Arc::new(Host::new(spec(port)))).collect()
+    }
+
+    #[test]
+    fn hosts_of_one_locality_that_are_all_healthy_are_one_list() {
+        let set = HostSet::new(hosts(3), |_| 0, 140);
+        assert!(Arc::ptr_eq(&set.hosts, &set.healthy));
+        assert!(Arc::ptr_eq(&set.hosts, &set.localities[0].healthy));
+        assert_eq!((set.localities.len(), set.degraded.len(), set.excluded), (1, 0, 0));
+    }
+
+    #[test]
+    fn draining_hosts_are_neither_healthy_nor_counted() {
+        let hosts = hosts(2);
+        hosts[0].set_flags(HealthFlags::default().with(HealthFlag::EdsStatusDraining));
+        let set = HostSet::new(hosts, |_| 0, 140);
+        assert_eq!((set.hosts.len(), set.healthy.len(), set.excluded), (2, 1, 1));
     }
 }

@@ -79,7 +79,8 @@ impl Stream {
                     ("n", Value { kind: Some(ValueKind::NullValue(0)) }),
                     ("e", number_value(1e30)),
                 ],
-            ),
+            )
+            .into(),
             ..ClusterInfo::default()
         }));
         info.upstream_local_address = Some(address("127.0.0.1:48392"));

@@ -1,7 +1,6 @@
 //! Addresses and socket options, from configuration to the socket.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::core::v3 as pb;
@@ -12,55 +11,14 @@ use socket2::{Socket, TcpKeepalive};
 
 use super::sys;
 
-/// Reads an address that must not be a name: listeners, admin, source addresses.
+/// Reads an address of a real socket, which must not be a name: listeners, admin, source addresses.
 pub fn address(message: &pb::Address) -> Result<Address, ConfigError> {
-    use pb::address::Address as Kind;
-    match &message.address {
-        Some(Kind::SocketAddress(socket)) => {
-            socket_address(socket).map(Address::Ip).map_err(|e| e.within("socket_address"))
-        }
-        Some(Kind::Pipe(pipe)) => pipe_path(&pipe.path).map_err(|e| e.within("pipe")),
-        Some(Kind::EnvoyInternalAddress(_)) => {
+    match Address::from_proto(message)? {
+        Address::Internal { .. } => {
             Err(ConfigError::new("envoy_internal_address", "internal addresses are not implemented here"))
         }
-        None => Err(ConfigError::new("", "address is necessary")),
+        address => Ok(address),
     }
-}
-
-fn socket_address(message: &pb::SocketAddress) -> Result<SocketAddr, ConfigError> {
-    use pb::socket_address::PortSpecifier;
-    let port = match &message.port_specifier {
-        None => 0,
-        Some(PortSpecifier::PortValue(port)) => {
-            u16::try_from(*port).map_err(|_| ConfigError::new("port_value", format!("{port} is no port")))?
-        }
-        Some(PortSpecifier::NamedPort(_)) => {
-            return Err(ConfigError::new("named_port", "IP resolver can't handle port specifier type 4"));
-        }
-    };
-    let ip: IpAddr = message
-        .address
-        .parse()
-        .map_err(|_| ConfigError::new("address", format!("malformed IP address: {}", message.address)))?;
-    let address = SocketAddr::new(ip, port);
-    if message.ipv4_compat && !may_be_compatible(ip) {
-        let reason = format!("Only IPv6 address '::' or valid IPv4-mapped IPv6 address can set ipv4_compat: {address}");
-        return Err(ConfigError::new("ipv4_compat", reason));
-    }
-    Ok(address)
-}
-
-fn may_be_compatible(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V6(v6) if v6.is_unspecified() || v6.to_ipv4_mapped().is_some())
-}
-
-/// `sun_path` holds 108 bytes, one of them for the end.
-fn pipe_path(path: &str) -> Result<Address, ConfigError> {
-    if path.len() > 107 {
-        let reason = format!("Path \"{path}\" exceeds maximum UNIX domain socket path size of 108.");
-        return Err(ConfigError::new("path", reason));
-    }
-    Ok(Address::Pipe(path.into()))
 }
 
 /// `core.v3.SocketOption`s. Those for datagram sockets only are left out.
@@ -125,29 +83,6 @@ pub(super) fn apply_keepalive(socket: &Socket, keepalive: &Keepalive) -> io::Res
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn socket(address: &str, compat: bool) -> pb::Address {
-        let port = pb::socket_address::PortSpecifier::PortValue(80);
-        let s = pb::SocketAddress {
-            address: address.into(),
-            port_specifier: Some(port),
-            ipv4_compat: compat,
-            ..Default::default()
-        };
-        pb::Address { address: Some(pb::address::Address::SocketAddress(s)) }
-    }
-
-    #[test]
-    fn addresses_are_refused_in_envoys_words() {
-        assert_eq!(address(&socket("::1", false)).unwrap().to_string(), "[::1]:80");
-        assert_eq!(address(&socket("localhost", false)).unwrap_err().reason, "malformed IP address: localhost");
-        assert_eq!(
-            address(&socket("127.0.0.1", true)).unwrap_err().to_string(),
-            "socket_address.ipv4_compat: Only IPv6 address '::' or valid IPv4-mapped IPv6 address can set ipv4_compat: 127.0.0.1:80"
-        );
-        assert!(address(&socket("::", true)).is_ok());
-        assert_eq!(address(&pb::Address::default()).unwrap_err().reason, "address is necessary");
-    }
 
     #[test]
     fn an_option_keeps_its_state_and_an_integer_becomes_an_int() {

@@ -1,12 +1,17 @@
 //! The one list of what crosses threads. Everything else stays on the thread it was made on, and the
 //! compiler sees to it: a worker's objects are not `Send`.
 
+use std::sync::Arc;
+
 use nuncio_core::stats::Birth;
 
 use crate::listener::ListenerCommand;
+use crate::upstream::ClusterUpdate;
 
 /// Main to worker, taken one by one between polls, in the order they were sent.
 pub enum WorkerCommand {
+    /// All that changed of clusters since the last such command.
+    Clusters(Arc<[ClusterUpdate]>),
     Listener(ListenerCommand),
     /// End: drop every connection and leave.
     Shutdown,

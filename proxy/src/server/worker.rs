@@ -23,8 +23,9 @@ use crate::listener::ActiveListeners;
 use crate::listener::active::AcceptPolicy;
 use crate::net::Sockets;
 use crate::net::limits::DescriptorLimit;
-use crate::upstream::Worker;
+use crate::upstream::thread_local::ClusterContext;
 use crate::upstream::worker::ConnectionIds;
+use crate::upstream::{Clusters, Worker};
 
 /// What a worker is given when it starts.
 #[derive(Clone)]
@@ -104,16 +105,19 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
     let events = seed.events;
     // Main is gone only when the process ends.
     let stats = WorkerStats::new(move |birth| drop(events.send(MainEvent::StatsBorn(birth))));
+    let (rng, buffers, connect) = (Rng::from_os(), Rc::<Buffers>::default(), Rc::new(Sockets));
+    let clusters = Clusters::new(ClusterContext {
+        connect: connect.clone(),
+        buffers: buffers.clone(),
+        rng: rng.clone(),
+        stats: stats.clone(),
+        connection_ids: seed.connection_ids.clone(),
+    });
     let worker = Rc::new(Worker {
-        context: WorkerContext {
-            index: Some(index),
-            rng: Rng::from_os(),
-            clock: seed.clock,
-            stats,
-            client: Rc::new(NoClusters),
-        },
-        buffers: Buffers::default(),
-        connect: Rc::new(Sockets),
+        context: WorkerContext { index: Some(index), rng, clock: seed.clock, stats, client: Rc::new(NoClusters) },
+        buffers,
+        clusters,
+        connect,
         connection_ids: seed.connection_ids,
         panics: 0.into(),
     });
@@ -126,6 +130,7 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
     let mut listeners = ActiveListeners::new(worker.clone(), policy);
     while let Some(command) = commands.recv().await {
         match command {
+            WorkerCommand::Clusters(updates) => worker.clusters.apply(&updates),
             WorkerCommand::Listener(command) => listeners.apply(command),
             WorkerCommand::Shutdown => break,
         }

@@ -12,12 +12,14 @@ use nuncio_core::extension::WorkerContext;
 use nuncio_core::net::Connect;
 use tokio::task::AbortHandle;
 
+use super::Clusters;
 use crate::codec::Buffers;
 
 /// One worker thread's belongings. Everything in it is born and dies on that thread.
 pub struct Worker {
     pub context: WorkerContext,
-    pub buffers: Buffers,
+    pub buffers: Rc<Buffers>,
+    pub clusters: Rc<Clusters>,
     pub connect: Rc<dyn Connect>,
     pub connection_ids: ConnectionIds,
     /// Tasks that ended by a panic: a bug each time. The server reports them when it ends.

@@ -1,0 +1,73 @@
+//! What a discovery type is: it reads its part of a cluster's configuration on the main thread, and then tells, for as
+//! long as the cluster lives, which hosts there are.
+
+use std::fmt;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use nuncio_api::pb::envoy::config::cluster::v3::{Cluster, cluster::DiscoveryType};
+use nuncio_core::error::ConfigError;
+use nuncio_core::random::Rng;
+use nuncio_core::time::WallClock;
+
+use crate::Assignment;
+
+/// The hosts of one cluster, from its checked configuration.
+pub trait HostSource {
+    /// Tells the sink all there is to tell. Ends when there will be no more news; dropped when the cluster is removed.
+    fn run(self: Box<Self>, context: SourceContext, sink: HostSink) -> LocalBoxFuture<'static, ()>;
+}
+
+/// Reads the configuration of one discovery type. Paths of errors are relative to the cluster.
+pub trait HostSourceFactory {
+    /// As `cluster_type.name` has it, e.g. `envoy.cluster.static`.
+    fn name(&self) -> &'static str;
+
+    /// The full name of the message in `cluster_type.typed_config`, if it has one.
+    fn message(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The value of `type` that means this discovery type.
+    fn discovery_type(&self) -> Option<DiscoveryType> {
+        None
+    }
+
+    fn check(&self, cluster: &Cluster) -> Result<Box<dyn HostSource>, Vec<ConfigError>>;
+}
+
+/// What a running source may use of the world.
+#[derive(Clone)]
+pub struct SourceContext {
+    pub rng: Rng,
+    pub clock: WallClock,
+}
+
+/// Receives what a source says.
+pub trait HostUpdates {
+    /// This is the whole truth now; hosts that are not in it are gone.
+    fn replace(&self, assignment: Assignment);
+
+    /// Nobody answered, or nonsense: what was known before still holds.
+    fn failed(&self, reason: String);
+}
+
+/// The only door by which a source speaks.
+#[derive(Clone)]
+pub struct HostSink(Rc<dyn HostUpdates>);
+
+impl HostSink {
+    pub fn new(updates: Rc<dyn HostUpdates>) -> Self {
+        Self(updates)
+    }
+
+    /// An authority answered: these hosts there are, and no others. An empty answer empties the cluster.
+    pub fn replace(&self, assignment: impl Into<Assignment>) {
+        self.0.replace(assignment.into());
+    }
+
+    /// There was no answer; not to be confused with an empty one.
+    pub fn failed(&self, reason: impl fmt::Display) {
+        self.0.failed(reason.to_string());
+    }
+}

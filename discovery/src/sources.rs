@@ -1,0 +1,41 @@
+//! The discovery types, one file each.
+
+mod static_;
+
+use nuncio_api::pb::envoy::config::cluster::v3::{Cluster, cluster::ClusterDiscoveryType};
+use nuncio_core::error::ConfigError;
+
+use crate::{HostSource, HostSourceFactory};
+
+pub fn factories() -> Vec<Box<dyn HostSourceFactory>> {
+    vec![
+        Box::new(static_::Factory), //
+    ]
+}
+
+/// The source that `type` or `cluster_type` asks for, checked.
+pub fn source(
+    factories: &[Box<dyn HostSourceFactory>],
+    cluster: &Cluster,
+) -> Result<Box<dyn HostSource>, Vec<ConfigError>> {
+    let found = match &cluster.cluster_discovery_type {
+        Some(ClusterDiscoveryType::ClusterType(custom)) => {
+            let message = custom.typed_config.as_ref().map(|any| any.type_url.rsplit('/').next().unwrap_or_default());
+            let by_message = factories.iter().find(|f| message.is_some_and(|message| f.message() == Some(message)));
+            by_message.or_else(|| factories.iter().find(|f| f.name() == custom.name)).ok_or_else(|| {
+                let reason =
+                    format!("Didn't find a registered cluster factory implementation for name: '{}'", custom.name);
+                ConfigError::new("cluster_type", reason)
+            })
+        }
+        other => {
+            let wanted = match other {
+                Some(ClusterDiscoveryType::Type(number)) => *number,
+                _ => 0,
+            };
+            let by_type = factories.iter().find(|f| f.discovery_type().is_some_and(|t| t as i32 == wanted));
+            by_type.ok_or_else(|| ConfigError::new("type", "this discovery type is not implemented"))
+        }
+    };
+    found.map_err(|e| vec![e])?.check(cluster)
+}

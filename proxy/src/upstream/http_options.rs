@@ -1,0 +1,177 @@
+//! `HttpProtocolOptions` of a cluster: how its connections speak HTTP, and how long they live.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use nuncio_api::pb::envoy::config::cluster::v3::Cluster;
+use nuncio_api::pb::envoy::config::core::v3 as core_pb;
+use nuncio_api::pb::envoy::extensions::upstreams::http::v3 as pb;
+use nuncio_core::error::ConfigError;
+use nuncio_core::time::duration;
+
+use crate::codec::http1::{ClientOptions, HeaderCase};
+
+/// The key and the message in `typed_extension_protocol_options`.
+const KEY: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+
+/// How connections to a cluster speak HTTP.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HttpOptions {
+    pub protocol: UpstreamProtocol,
+    /// How long an unused connection is kept.
+    pub idle_timeout: Option<Duration>,
+    pub max_connection_duration: Option<Duration>,
+    pub max_stream_duration: Option<Duration>,
+    pub max_requests_per_connection: Option<u32>,
+    pub max_headers_count: usize,
+    pub max_response_head_bytes: usize,
+    pub http1: Http1Options,
+}
+
+/// Which HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UpstreamProtocol {
+    #[default]
+    Http1,
+    Http2,
+    /// Whatever the client speaks.
+    Downstream,
+}
+
+/// `core.v3.Http1ProtocolOptions` towards upstream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Http1Options {
+    pub enable_trailers: bool,
+    pub allow_chunked_length: bool,
+    pub proper_case: bool,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            protocol: UpstreamProtocol::Http1,
+            idle_timeout: Some(Duration::from_secs(3600)),
+            max_connection_duration: None,
+            max_stream_duration: None,
+            max_requests_per_connection: None,
+            max_headers_count: 100,
+            // Envoy's limit for responses is another one than the 60 KiB of requests.
+            max_response_head_bytes: 80 * 1024,
+            http1: Http1Options::default(),
+        }
+    }
+}
+
+impl HttpOptions {
+    /// The options of clusters that set none; all of them share it.
+    pub fn shared_default() -> Arc<Self> {
+        static DEFAULT: LazyLock<Arc<HttpOptions>> = LazyLock::new(Arc::default);
+        DEFAULT.clone()
+    }
+
+    /// For HTTP/1 connections.
+    pub fn client_options(&self) -> ClientOptions {
+        ClientOptions {
+            enable_trailers: self.http1.enable_trailers,
+            allow_chunked_length: self.http1.allow_chunked_length,
+            max_head_bytes: self.max_response_head_bytes,
+            max_headers: self.max_headers_count,
+            header_case: if self.http1.proper_case { HeaderCase::Proper } else { HeaderCase::Lower },
+        }
+    }
+}
+
+/// From `typed_extension_protocol_options`, else from the deprecated fields of the cluster itself.
+pub(super) fn from_cluster(message: &Cluster) -> Result<Arc<HttpOptions>, ConfigError> {
+    if let Some(name) = message.typed_extension_protocol_options.keys().find(|key| *key != KEY) {
+        let reason = format!(
+            "Didn't find a registered network or http filter or protocol options implementation for name: '{name}'"
+        );
+        return Err(ConfigError::new(format!("typed_extension_protocol_options[\"{name}\"]"), reason));
+    }
+    let options = match message.typed_extension_protocol_options.get(KEY) {
+        Some(any) => {
+            let at = format!("typed_extension_protocol_options[\"{KEY}\"]");
+            let typed = nuncio_api::unpack(any).map_err(|e| ConfigError::from(e).within(&at))?;
+            from_typed(&typed).map_err(|e| e.within(&at))?
+        }
+        None => from_deprecated(message),
+    };
+    Ok(if options == HttpOptions::default() { HttpOptions::shared_default() } else { Arc::new(options) })
+}
+
+fn from_typed(message: &pb::HttpProtocolOptions) -> Result<HttpOptions, ConfigError> {
+    use pb::http_protocol_options::{UpstreamProtocolOptions as Choice, explicit_http_config::ProtocolConfig};
+    let mut options = HttpOptions::default();
+    match &message.upstream_protocol_options {
+        Some(Choice::ExplicitHttpConfig(explicit)) => match &explicit.protocol_config {
+            Some(ProtocolConfig::HttpProtocolOptions(http1)) => options.http1 = read_http1(http1),
+            Some(ProtocolConfig::Http2ProtocolOptions(_)) => options.protocol = UpstreamProtocol::Http2,
+            Some(ProtocolConfig::Http3ProtocolOptions(_)) => {
+                return Err(ConfigError::new(
+                    "explicit_http_config.http3_protocol_options",
+                    "HTTP/3 is not implemented",
+                ));
+            }
+            None => return Err(ConfigError::new("explicit_http_config.protocol_config", "is required")),
+        },
+        Some(Choice::UseDownstreamProtocolConfig(config)) => {
+            options.protocol = UpstreamProtocol::Downstream;
+            options.http1 = config.http_protocol_options.as_ref().map(read_http1).unwrap_or_default();
+        }
+        Some(Choice::AutoConfig(_)) => {
+            return Err(ConfigError::new("auto_config", "choosing by ALPN is not implemented"));
+        }
+        None => return Err(ConfigError::new("upstream_protocol_options", "is required")),
+    }
+    if let Some(common) = &message.common_http_protocol_options {
+        read_common(common, &mut options);
+    }
+    Ok(options)
+}
+
+#[allow(deprecated)]
+fn from_deprecated(message: &Cluster) -> HttpOptions {
+    let mut options = HttpOptions::default();
+    if message.http2_protocol_options.is_some() {
+        options.protocol = UpstreamProtocol::Http2;
+    }
+    if let Some(http1) = &message.http_protocol_options {
+        options.http1 = read_http1(http1);
+    }
+    if let Some(common) = &message.common_http_protocol_options {
+        read_common(common, &mut options);
+    }
+    if let Some(max) = &message.max_requests_per_connection {
+        options.max_requests_per_connection = Some(max.value).filter(|max| *max > 0);
+    }
+    options
+}
+
+fn read_http1(message: &core_pb::Http1ProtocolOptions) -> Http1Options {
+    use core_pb::http1_protocol_options::header_key_format::HeaderFormat;
+    let format = message.header_key_format.as_ref().and_then(|format| format.header_format.as_ref());
+    Http1Options {
+        enable_trailers: message.enable_trailers,
+        allow_chunked_length: message.allow_chunked_length,
+        proper_case: matches!(format, Some(HeaderFormat::ProperCaseWords(_))),
+    }
+}
+
+fn read_common(message: &core_pb::HttpProtocolOptions, options: &mut HttpOptions) {
+    // A zero switches a time off; a negative one is refused by the annotations or means the same.
+    let time = |message: &nuncio_api::pb::google::protobuf::Duration| Some(duration(message)).filter(|d| !d.is_zero());
+    if let Some(idle) = &message.idle_timeout {
+        options.idle_timeout = time(idle);
+    }
+    options.max_connection_duration = message.max_connection_duration.as_ref().and_then(time);
+    options.max_stream_duration = message.max_stream_duration.as_ref().and_then(time);
+    options.max_requests_per_connection =
+        message.max_requests_per_connection.as_ref().map(|max| max.value).filter(|max| *max > 0);
+    if let Some(count) = &message.max_headers_count {
+        options.max_headers_count = count.value as usize;
+    }
+    if let Some(kb) = &message.max_response_headers_kb {
+        options.max_response_head_bytes = kb.value as usize * 1024;
+    }
+}

@@ -1,0 +1,107 @@
+//! Upstream connections: kept and shared for HTTP, made one by one for bytes.
+//!
+//! A pool belongs to one host, one priority and one thread. `connecting` is how any connection comes to be, `account`
+//! is what it counts from its first packet to its close, `http1` keeps those that speak HTTP/1, and `tcp` hands out
+//! bare ones.
+
+mod account;
+mod connecting;
+pub mod http1;
+pub mod tcp;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nuncio_core::upstream::Host;
+
+use super::circuit_breaker::Priority;
+use http1::Http1Pool;
+
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolFailure {
+    pub reason: PoolFailureReason,
+    /// What the transport says, as `%UPSTREAM_TRANSPORT_FAILURE_REASON%` has it; empty if it was not asked.
+    pub transport: Arc<str>,
+    /// The host that failed; none if a limit refused the request before a connection was chosen.
+    pub host: Option<Address>,
+}
+
+type Address = Arc<str>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolFailureReason {
+    /// The host refused, reset or was not there.
+    RemoteConnectionFailure,
+    /// It failed on this side.
+    LocalConnectionFailure,
+    /// Not within `connect_timeout`.
+    ConnectionTimeout,
+    /// A circuit breaker is open.
+    Overflow,
+    /// `max_connection_pools`: answered as if there were no healthy host.
+    NoPool,
+}
+
+impl PoolFailureReason {
+    /// The reset reason in Envoy's answers; with underscores it stands in the details.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RemoteConnectionFailure => "remote connection failure",
+            Self::LocalConnectionFailure => "local connection failure",
+            Self::ConnectionTimeout => "connection timeout",
+            Self::Overflow | Self::NoPool => "overflow",
+        }
+    }
+}
+
+impl PoolFailure {
+    pub(super) fn new(reason: PoolFailureReason, host: Option<&Host>) -> Self {
+        Self { reason, transport: Arc::default(), host: host.map(|host| host.address_text().clone()) }
+    }
+}
+
+impl fmt::Display for PoolFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason.as_str())?;
+        if self.transport.is_empty() { Ok(()) } else { write!(f, ": {}", self.transport) }
+    }
+}
+
+/// Pools by host and priority.
+pub(super) type PoolMap = HashMap<PoolKey, Rc<Http1Pool>, BuildHasherDefault<AddressHasher>>;
+
+/// The address of a host object, which its pool keeps alive, and the priority in its lowest bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct PoolKey(usize);
+
+impl PoolKey {
+    pub(super) fn new(host: &Arc<Host>, priority: Priority) -> Self {
+        // Hosts are aligned to 64 bytes: the lowest bits are free.
+        Self(Arc::as_ptr(host) as usize | priority as usize)
+    }
+}
+
+/// Spreads addresses by one multiplication: they are not chosen by peers.
+#[derive(Debug, Default)]
+pub(super) struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_usize(usize::from(*byte));
+        }
+    }
+
+    fn write_usize(&mut self, n: usize) {
+        let mixed = (self.0 ^ n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}

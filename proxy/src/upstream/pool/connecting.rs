@@ -1,0 +1,92 @@
+//! From an address to a connection, in time; and what is said if there is none.
+
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nuncio_core::net::Connected;
+use nuncio_core::stats::lists::cluster as stat;
+use nuncio_core::upstream::Host;
+
+use super::account::ConnectionAccount;
+use super::{PoolFailure, PoolFailureReason};
+use crate::upstream::thread_local::ClusterLocal;
+
+/// Connects within the cluster's `connect_timeout`, and counts how that went.
+pub(super) async fn connect(
+    cluster: &Rc<ClusterLocal>,
+    host: &Arc<Host>,
+    account: &mut ConnectionAccount,
+) -> Result<Connected, PoolFailure> {
+    let config = cluster.config();
+    let mut attempt = cluster.context.connect.connect(host.address(), config.connect_options());
+    let mut first = true;
+    let attempt = poll_fn(|cx| {
+        let polled = attempt.as_mut().poll(cx).map(|result| result.map_err(|e| (e, first)));
+        first = false;
+        polled
+    });
+    let failures = &cluster.stats().failures;
+    let (reason, transport) = match tokio::time::timeout(config.info.connect_timeout, attempt).await {
+        Ok(Ok(connected)) => {
+            account.connected();
+            return Ok(connected);
+        }
+        Ok(Err((error, immediate))) => {
+            let bound = config.connect_options().source.is_some();
+            failure(&error, immediate, bound)
+        }
+        Err(_) => {
+            failures.inc(stat::UPSTREAM_CX_CONNECT_TIMEOUT);
+            (PoolFailureReason::ConnectionTimeout, String::new())
+        }
+    };
+    if transport.starts_with(BIND) {
+        failures.inc(stat::BIND_ERRORS);
+    }
+    failures.inc(stat::UPSTREAM_CX_CONNECT_FAIL);
+    host.load.connect_failed();
+    account.closed_by_peer = reason == PoolFailureReason::RemoteConnectionFailure;
+    Err(PoolFailure { transport: transport.into(), ..PoolFailure::new(reason, Some(host)) })
+}
+
+const BIND: &str = "failed to bind";
+
+/// `immediate`: the system refused at once, rather than the host after a while.
+fn failure(error: &io::Error, immediate: bool, bound: bool) -> (PoolFailureReason, String) {
+    use io::ErrorKind::{AddrInUse, AddrNotAvailable};
+    let text = describe(error);
+    if immediate && bound && matches!(error.kind(), AddrInUse | AddrNotAvailable) {
+        return (PoolFailureReason::LocalConnectionFailure, format!("{BIND}: {text}"));
+    }
+    let when = if immediate { "immediate" } else { "delayed" };
+    (PoolFailureReason::RemoteConnectionFailure, format!("{when} connect error: {text}"))
+}
+
+/// The system's words without Rust's number behind them.
+fn describe(error: &io::Error) -> String {
+    let mut text = error.to_string();
+    if error.raw_os_error().is_some()
+        && let Some(at) = text.rfind(" (os error ")
+    {
+        text.truncate(at);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_in_envoys_words() {
+        let refused = io::Error::from_raw_os_error(nix::libc::ECONNREFUSED);
+        assert_eq!(failure(&refused, false, false).1, "delayed connect error: Connection refused");
+        let missing = io::Error::from_raw_os_error(nix::libc::ENOENT);
+        assert_eq!(failure(&missing, true, false).1, "immediate connect error: No such file or directory");
+        let (reason, text) = failure(&io::Error::from_raw_os_error(nix::libc::EADDRNOTAVAIL), true, true);
+        assert_eq!(reason, PoolFailureReason::LocalConnectionFailure);
+        assert_eq!(text, "failed to bind: Cannot assign requested address");
+    }
+}

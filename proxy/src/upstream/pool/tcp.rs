@@ -1,0 +1,114 @@
+//! Bare connections, each for one user: counted, limited and reported like those of pools.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+
+use futures_util::future::LocalBoxFuture;
+use nuncio_core::net::{Address, Connected, Io};
+use nuncio_core::stats::lists::cluster as stat;
+use nuncio_core::upstream::Host;
+
+use super::account::{ConnectionAccount, PendingAccount, RequestAccount};
+use super::{PoolFailure, PoolFailureReason, connecting};
+use crate::upstream::circuit_breaker::{Permit, Priority, Resource};
+use crate::upstream::thread_local::ClusterLocal;
+
+/// A connection that is being made. Dropping it gives the attempt up.
+pub struct TcpConnecting {
+    cluster: Rc<ClusterLocal>,
+    host: Arc<Host>,
+    attempt: LocalBoxFuture<'static, Result<(Connected, ConnectionAccount), PoolFailure>>,
+    /// Until it is decided.
+    pending: Option<PendingAccount>,
+}
+
+/// A connection, and what counts it until it is dropped.
+pub struct TcpConnection {
+    pub io: Io,
+    pub local: Option<Address>,
+    pub remote: Address,
+    pub id: u64,
+    pub guard: TcpGuard,
+}
+
+/// Drop it with the connection.
+pub struct TcpGuard {
+    cluster: Rc<ClusterLocal>,
+    account: ConnectionAccount,
+    _request: RequestAccount,
+}
+
+impl TcpConnecting {
+    pub(in crate::upstream) fn begin(cluster: &Rc<ClusterLocal>, host: &Arc<Host>) -> Result<Self, PoolFailure> {
+        let priority = Priority::Default;
+        let limits = cluster.config().thresholds(priority);
+        let room = host.load.active_connections.load(Relaxed) < limits.max_connections_per_host
+            && cluster.breakers().has_room(limits, priority, Resource::Connections);
+        if !room {
+            // Unlike a pool's, this connection would wait for one that is nobody else's to give.
+            cluster.stats().failures.inc(stat::UPSTREAM_CX_OVERFLOW);
+            return Err(PoolFailure::new(PoolFailureReason::Overflow, None));
+        }
+        let pending = PendingAccount::begin(cluster, host, priority)
+            .ok_or_else(|| PoolFailure::new(PoolFailureReason::Overflow, None))?;
+        let account = ConnectionAccount::begin(cluster, host, priority, false);
+        let attempt = Box::pin({
+            let (cluster, host, mut account) = (cluster.clone(), host.clone(), account);
+            async move {
+                let connected = connecting::connect(&cluster, &host, &mut account).await?;
+                Ok((connected, account))
+            }
+        });
+        Ok(Self { cluster: cluster.clone(), host: host.clone(), attempt, pending: Some(pending) })
+    }
+
+    pub fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+}
+
+impl Future for TcpConnecting {
+    type Output = Result<TcpConnection, PoolFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let result = ready!(this.attempt.as_mut().poll(cx));
+        this.pending = None;
+        let (connected, mut account) = result.inspect_err(|_| {
+            this.cluster.stats().failures.inc(stat::UPSTREAM_RQ_PENDING_FAILURE_EJECT);
+        })?;
+        // Envoy does not hold bare connections to `max_requests`.
+        let permit = Permit::take(&this.cluster, Priority::Default, Resource::Requests);
+        let request = RequestAccount::begin(&this.cluster, &this.host, permit);
+        account.with_request = true;
+        let Connected { io, local, remote } = connected;
+        let id = this.cluster.context.connection_ids.next();
+        let guard = TcpGuard { cluster: this.cluster.clone(), account, _request: request };
+        Poll::Ready(Ok(TcpConnection { io, local, remote, id, guard }))
+    }
+}
+
+impl Drop for TcpConnecting {
+    fn drop(&mut self) {
+        if self.pending.is_some() {
+            self.cluster.stats().failures.inc(stat::UPSTREAM_RQ_CANCELLED);
+        }
+    }
+}
+
+impl TcpGuard {
+    /// The upstream closed first.
+    pub fn closed_by_peer(&mut self) {
+        self.account.closed_by_peer = true;
+    }
+
+    /// Bytes that came and went, for the cluster's totals.
+    pub fn bytes(&self, received: u64, sent: u64) {
+        let traffic = &self.cluster.stats().traffic;
+        traffic.add(stat::UPSTREAM_CX_RX_BYTES_TOTAL, received);
+        traffic.add(stat::UPSTREAM_CX_TX_BYTES_TOTAL, sent);
+    }
+}

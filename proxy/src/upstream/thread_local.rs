@@ -1,0 +1,300 @@
+//! A worker's clusters: balancers, pools and counters, all of them of this thread alone.
+//!
+//! The map holds every cluster's snapshot; what costs memory is built when a cluster is first used, so that ten
+//! thousand idle clusters cost a worker ten thousand map entries and no more.
+
+use std::cell::{OnceCell, Ref, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nuncio_core::net::Connect;
+use nuncio_core::random::Rng;
+use nuncio_core::stats::lists::cluster::{
+    self as stat, Connections, Failures, LoadBalancer as LbStats, Rare, ResponseTime, Retries, Traffic,
+};
+use nuncio_core::stats::{CodeStats, Codes, ScopeId, Stats, WorkerStats};
+use nuncio_core::upstream::{Choice, ClusterInfo, Host, LbContext, LoadBalancer, PrioritySet};
+
+use super::circuit_breaker::{CircuitBreakers, Permit, Priority, Resource};
+use super::cluster::ClusterConfig;
+use super::lb;
+use super::pool::http1::{Acquire, Http1Pool};
+use super::pool::tcp::TcpConnecting;
+use super::pool::{PoolFailure, PoolFailureReason, PoolKey, PoolMap};
+use super::snapshot::{ClusterSnapshot, ClusterUpdate};
+use super::worker::ConnectionIds;
+use crate::codec::Buffers;
+use crate::codec::http1::ClientOptions;
+
+/// What pools use of their thread.
+pub struct ClusterContext {
+    pub connect: Rc<dyn Connect>,
+    pub buffers: Rc<Buffers>,
+    pub rng: Rng,
+    pub stats: Rc<WorkerStats>,
+    pub connection_ids: ConnectionIds,
+}
+
+/// All clusters, as one thread sees them.
+pub struct Clusters {
+    context: Rc<ClusterContext>,
+    entries: RefCell<HashMap<Arc<str>, Entry>>,
+}
+
+struct Entry {
+    snapshot: Arc<ClusterSnapshot>,
+    built: Option<Rc<ThreadLocalCluster>>,
+}
+
+impl Clusters {
+    pub fn new(context: ClusterContext) -> Rc<Self> {
+        Rc::new(Self { context: Rc::new(context), entries: RefCell::default() })
+    }
+
+    /// The cluster of that name, if there is one.
+    pub fn get(&self, name: &str) -> Option<Rc<ThreadLocalCluster>> {
+        let mut entries = self.entries.borrow_mut();
+        let Entry { snapshot, built } = entries.get_mut(name)?;
+        Some(built.get_or_insert_with(|| ThreadLocalCluster::new(&self.context, snapshot, None)).clone())
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.entries.borrow().contains_key(name)
+    }
+
+    /// Takes a message of the cluster manager.
+    pub fn apply(&self, updates: &[ClusterUpdate]) {
+        let mut entries = self.entries.borrow_mut();
+        let known = entries.len();
+        entries.reserve(updates.len().saturating_sub(known));
+        for update in updates {
+            match update {
+                ClusterUpdate::Set(snapshot) => match entries.get_mut(snapshot.config.name()) {
+                    Some(entry) => self.replace(entry, snapshot),
+                    None => {
+                        let entry = Entry { snapshot: snapshot.clone(), built: None };
+                        entries.insert(snapshot.config.name().clone(), entry);
+                    }
+                },
+                ClusterUpdate::Removed(name) => {
+                    if let Some(cluster) = entries.remove(name).and_then(|entry| entry.built) {
+                        cluster.retire();
+                    }
+                }
+                ClusterUpdate::HostFailed { cluster, host } => {
+                    if let Some(cluster) = entries.get(cluster).and_then(|entry| entry.built.as_ref()) {
+                        cluster.drain_host(host);
+                    }
+                }
+            }
+        }
+    }
+
+    fn replace(&self, entry: &mut Entry, snapshot: &Arc<ClusterSnapshot>) {
+        if let Some(built) = &entry.built {
+            if Arc::ptr_eq(&entry.snapshot.config, &snapshot.config) {
+                built.hosts_changed(&snapshot.hosts);
+            } else {
+                let new = ThreadLocalCluster::new(&self.context, snapshot, Some(built.local.stats.clone()));
+                built.retire();
+                entry.built = Some(new);
+            }
+        }
+        entry.snapshot = snapshot.clone();
+    }
+}
+
+/// What one cluster counts on one thread.
+pub struct ClusterStats {
+    pub traffic: Stats<Traffic>,
+    pub connections: Stats<Connections>,
+    pub failures: Stats<Failures>,
+    pub retries: Stats<Retries>,
+    pub rare: Stats<Rare>,
+    pub load_balancer: Stats<LbStats>,
+    pub codes: CodeStats,
+    pub response_time: Stats<ResponseTime>,
+}
+
+impl ClusterStats {
+    fn new(worker: &Rc<WorkerStats>, scope: ScopeId) -> Self {
+        Self {
+            traffic: Stats::new(worker, scope),
+            connections: Stats::new(worker, scope),
+            failures: Stats::new(worker, scope),
+            retries: Stats::new(worker, scope),
+            rare: Stats::new(worker, scope),
+            load_balancer: Stats::new(worker, scope),
+            codes: CodeStats::new(worker, scope, Codes::Cluster),
+            response_time: Stats::new(worker, scope),
+        }
+    }
+}
+
+/// What pools, permits and connections of a cluster share on one thread; it lives as long as any of them.
+pub struct ClusterLocal {
+    pub(super) context: Rc<ClusterContext>,
+    config: Arc<ClusterConfig>,
+    breakers: Arc<CircuitBreakers>,
+    stats: Rc<ClusterStats>,
+    client_options: OnceCell<Rc<ClientOptions>>,
+}
+
+impl ClusterLocal {
+    /// Of its HTTP/1 connections.
+    pub(super) fn client_options(&self) -> Rc<ClientOptions> {
+        let make = || Rc::new(self.config.http.client_options());
+        self.client_options.get_or_init(make).clone()
+    }
+
+    pub fn config(&self) -> &Arc<ClusterConfig> {
+        &self.config
+    }
+
+    pub fn breakers(&self) -> &CircuitBreakers {
+        &self.breakers
+    }
+
+    pub fn stats(&self) -> &ClusterStats {
+        &self.stats
+    }
+}
+
+/// One cluster on one thread.
+pub struct ThreadLocalCluster {
+    local: Rc<ClusterLocal>,
+    hosts: RefCell<Arc<PrioritySet>>,
+    balancer: RefCell<Box<dyn LoadBalancer>>,
+    pools: RefCell<PoolMap>,
+}
+
+impl ThreadLocalCluster {
+    fn new(context: &Rc<ClusterContext>, snapshot: &ClusterSnapshot, stats: Option<Rc<ClusterStats>>) -> Rc<Self> {
+        let stats = stats.unwrap_or_else(|| Rc::new(ClusterStats::new(&context.stats, snapshot.scope)));
+        let panics = stats.clone();
+        let on_panic = Box::new(move || panics.load_balancer.inc(stat::LB_HEALTHY_PANIC));
+        let balancer = lb::balancer(&snapshot.config.lb, &snapshot.hosts, &context.rng, on_panic);
+        let local = ClusterLocal {
+            context: context.clone(),
+            config: snapshot.config.clone(),
+            breakers: snapshot.breakers.clone(),
+            stats,
+            client_options: OnceCell::new(),
+        };
+        Rc::new(Self {
+            local: Rc::new(local),
+            hosts: RefCell::new(snapshot.hosts.clone()),
+            balancer: RefCell::new(balancer),
+            pools: RefCell::default(),
+        })
+    }
+
+    pub fn info(&self) -> &Arc<ClusterInfo> {
+        &self.local.config.info
+    }
+
+    pub fn config(&self) -> &Arc<ClusterConfig> {
+        &self.local.config
+    }
+
+    pub fn stats(&self) -> &ClusterStats {
+        &self.local.stats
+    }
+
+    pub fn hosts(&self) -> Ref<'_, Arc<PrioritySet>> {
+        self.hosts.borrow()
+    }
+
+    /// The host for a request. None counts `upstream_cx_none_healthy`.
+    pub fn choose(&self, context: &LbContext<'_>) -> Choice {
+        if let Some(wanted) = &context.override_host {
+            let found = self.hosts.borrow().hosts().find(|host| **host.address_text() == *wanted.address).cloned();
+            let admitted = self.local.config.override_host_status();
+            match found.filter(|host| admitted.admits(host.flags())) {
+                Some(host) => return Choice::Host(host),
+                None if wanted.strict => return self.none_healthy(),
+                None => {}
+            }
+        }
+        match self.balancer.borrow_mut().choose_host(context) {
+            Choice::None => self.none_healthy(),
+            choice => choice,
+        }
+    }
+
+    fn none_healthy(&self) -> Choice {
+        self.local.stats.failures.inc(stat::UPSTREAM_CX_NONE_HEALTHY);
+        Choice::None
+    }
+
+    /// An HTTP/1 connection to the host, for one request.
+    pub fn acquire(&self, host: &Arc<Host>, priority: Priority) -> Acquire {
+        match self.pool(host, priority) {
+            Some(pool) => pool.acquire(),
+            None => Acquire::Failed(PoolFailure::new(PoolFailureReason::NoPool, None)),
+        }
+    }
+
+    pub(super) fn pool(&self, host: &Arc<Host>, priority: Priority) -> Option<Rc<Http1Pool>> {
+        let key = PoolKey::new(host, priority);
+        let mut pools = self.pools.borrow_mut();
+        if let Some(pool) = pools.get(&key) {
+            return Some(pool.clone());
+        }
+        let mut permit = Permit::ask(&self.local, priority, Resource::Pools);
+        if permit.is_none() {
+            // As Envoy: one that nobody uses makes room.
+            if let Some(idle) = pools.iter().find(|(_, pool)| pool.is_unused()).map(|(key, _)| *key) {
+                pools.remove(&idle);
+                permit = Permit::ask(&self.local, priority, Resource::Pools);
+            }
+        }
+        let Some(permit) = permit else {
+            self.local.stats.failures.inc(stat::UPSTREAM_CX_POOL_OVERFLOW);
+            return None;
+        };
+        let pool = Http1Pool::new(&self.local, host, priority, permit);
+        pools.insert(key, pool.clone());
+        Some(pool)
+    }
+
+    /// A connection of one's own, for bytes: counted and limited like those of the pools.
+    pub fn connect_tcp(&self, host: &Arc<Host>) -> Result<TcpConnecting, PoolFailure> {
+        TcpConnecting::begin(&self.local, host)
+    }
+
+    /// Leave to retry, if the breakers or the budget have room for one more.
+    pub fn admit_retry(&self, priority: Priority) -> Option<Permit> {
+        Permit::ask(&self.local, priority, Resource::Retries)
+    }
+
+    fn hosts_changed(&self, hosts: &Arc<PrioritySet>) {
+        *self.hosts.borrow_mut() = hosts.clone();
+        self.balancer.borrow_mut().hosts_changed(hosts);
+        let on_change = self.local.config.flags().close_connections_on_host_set_change;
+        self.pools.borrow_mut().retain(|_, pool| {
+            let gone = pool.host().is_removed();
+            if gone {
+                pool.retire();
+            } else if on_change {
+                pool.drain();
+            }
+            !gone
+        });
+    }
+
+    /// Connections that lie idle close now, those in use after their request.
+    fn drain_host(&self, host: &Arc<Host>) {
+        for priority in Priority::ALL {
+            if let Some(pool) = self.pools.borrow().get(&PoolKey::new(host, priority)) {
+                pool.drain();
+            }
+        }
+    }
+
+    /// The cluster is gone, or another one has its name: requests that run end in peace.
+    fn retire(&self) {
+        self.pools.borrow_mut().drain().for_each(|(_, pool)| pool.retire());
+    }
+}
