@@ -9,6 +9,7 @@
 //! - [`routes`] — inline routes, one at a time
 //! - [`fuzz`] — the body of the fuzz target
 //! - [`wire`] — cutting encoded messages without decoding them
+//! - [`mask`] — parts of what is dumped
 //! - [`dump`] — encoded message → JSON as the admin pages print it
 //! - [`diag`] — file:line:column, field path, nearest name
 //! - [`pool`] — the descriptors; `shape` — a message type compiled from them
@@ -22,6 +23,7 @@ pub mod dump;
 mod encode;
 pub mod fuzz;
 pub mod load;
+pub mod mask;
 #[cfg(test)]
 mod newer;
 pub mod pool;
@@ -41,6 +43,7 @@ pub use load::{
     Checked, Checks, Element, LoadOptions, LoadedBootstrap, Positions, Source, check_bytes, load_bootstrap,
     load_message,
 };
+pub use mask::FieldMask;
 pub use prost;
 pub use read::{Format, ReadLimits};
 pub use routes::HttpRoutes;

@@ -7,8 +7,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 
+use crate::extensions;
 use crate::server::options::{Arguments, Options};
 use crate::version;
+
+mod supported;
 
 /// What the command line asks for.
 pub enum Request {
@@ -17,7 +20,18 @@ pub enum Request {
 }
 
 #[derive(clap::Subcommand, Debug)]
-pub enum Command {}
+pub enum Command {
+    /// List what is implemented of Envoy's configuration
+    Supported(supported::Arguments),
+}
+
+impl Command {
+    pub fn run(self) -> ExitCode {
+        match self {
+            Command::Supported(arguments) => supported::run(&arguments, &extensions::standard().support),
+        }
+    }
+}
 
 #[derive(Parser, Debug)]
 #[command(

@@ -8,7 +8,7 @@ use nuncio::{extensions, logging, server};
 fn main() -> ExitCode {
     let options = match cli::parse(std::env::args_os()) {
         Ok(Request::Serve(options)) => options,
-        Ok(Request::Command(command)) => match command {},
+        Ok(Request::Command(command)) => return command.run(),
         Err(code) => return code,
     };
     let loggers = logging::init(&options.logging());

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use http::StatusCode;
+use nuncio_api::dump::JsonWriter;
 use serde_json::Value;
 
 use super::Chunks;
-use super::json::Pretty;
 
 /// Status, kind and body of an answer.
 pub struct Answer {
@@ -53,7 +53,7 @@ impl Answer {
     }
 
     pub fn json(value: &Value) -> Answer {
-        Answer { content_type: ContentType::Json, ..Answer::text(format!("{}\n", Pretty(value))) }
+        Answer { content_type: ContentType::Json, ..Answer::text(json_text(value)) }
     }
 
     /// Rendered off the main thread, in chunks. `render` owns a view of what it writes about.
@@ -92,4 +92,11 @@ impl ContentType {
             ContentType::Html => "text/html; charset=UTF-8",
         }
     }
+}
+
+/// JSON as Envoy prints it, with the line break at its end.
+pub(super) fn json_text(value: &Value) -> String {
+    let mut json = JsonWriter::default();
+    json.value(value);
+    json.take() + "\n"
 }

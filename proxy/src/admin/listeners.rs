@@ -7,7 +7,8 @@ use std::rc::Rc;
 use nuncio_core::net::Address;
 use serde_json::{Value, json};
 
-use super::{Answer, Chunks, ContentType, Page, Param, ParamKind, Query, write_pretty};
+use super::answer::json_text;
+use super::{Answer, Chunks, ContentType, Page, Param, ParamKind, Query};
 
 /// An active listener as the pages show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,8 +81,7 @@ fn write_json(listeners: &[ListenerView], out: &mut Chunks) -> fmt::Result {
     };
     let all: Vec<Value> = listeners.iter().map(status).collect();
     let message = if all.is_empty() { json!({}) } else { json!({ "listener_statuses": all }) };
-    write_pretty(&message, 0, out)?;
-    out.write_char('\n')
+    out.write_str(&json_text(&message))
 }
 
 /// `envoy.config.core.v3.Address`.
@@ -126,7 +126,7 @@ mod tests {
             {"name": "six", "local_address": {"socket_address": {"address": "::1", "port_value": 19911}}},
         ]});
         let json = answer(views(), &Query::parse("format=json")).into_text();
-        assert_eq!(json, format!("{}\n", super::super::Pretty(&expected)));
+        assert_eq!(json, json_text(&expected));
         assert_eq!(answer(Vec::new(), &Query::parse("format=json")).into_text(), "{}\n");
     }
 

@@ -9,7 +9,15 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use nuncio_api::pb::envoy::config::core::v3::Node;
+use bytes::Bytes;
+use nuncio_api::dump::json_value;
+use nuncio_api::pb::envoy::config::core::v3::node::UserAgentVersionType;
+use nuncio_api::pb::envoy::config::core::v3::{BuildVersion, Node};
+use nuncio_api::pb::envoy::r#type::v3::SemanticVersion;
+use nuncio_api::pb::google::protobuf::{self as wkt, value::Kind};
+use nuncio_api::prost::Message;
+use nuncio_api::wire::{put, split};
+use nuncio_api::{Element, LoadedBootstrap};
 use nuncio_core::net::Address;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
@@ -18,7 +26,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use super::Options;
-use crate::admin::{self, Admin, AdminConfig, AdminStats, Limits, ListenerDrain, ListenerView};
+use crate::admin::{self, Admin, AdminConfig, AdminStats, Configs, Limits, ListenerDrain, ListenerView};
 use crate::lifecycle::Lifecycle;
 use crate::logging::Loggers;
 use crate::net::{Acceptor, BoundAddress};
@@ -39,6 +47,7 @@ pub struct Facts<'a> {
     pub node: &'a Node,
     pub store: &'a Rc<RefCell<Store>>,
     pub stats: Arc<StatsConfig>,
+    pub configs: Arc<Configs>,
     pub lifecycle: &'a Arc<Lifecycle>,
     pub loggers: &'a Arc<Loggers>,
 }
@@ -94,6 +103,7 @@ fn pages(
     pages.extend(admin::server_info_pages(identity, facts.lifecycle));
     pages.extend(admin::lifecycle_pages(facts.lifecycle, Rc::new(move || quit(Act::Quit))));
     pages.extend(admin::logging_pages(facts.loggers, move || reopen(Act::ReopenLogs)));
+    pages.extend(admin::config_pages(&facts.configs));
     pages.extend(admin::stats_pages(facts.store, &facts.stats));
     pages.extend(admin::listener_pages(
         move || listeners.borrow().clone(),
@@ -112,27 +122,94 @@ fn write_address(path: &str, address: &Address) {
     }
 }
 
-/// `envoy.config.core.v3.Node` as `/server_info` shows it: single fields with their zeros.
-fn node_json(node: &Node) -> Value {
-    let mut json = json!({"id": node.id, "cluster": node.cluster});
-    if let Some(locality) = &node.locality {
-        json["locality"] = json!({"region": locality.region, "zone": locality.zone, "sub_zone": locality.sub_zone});
+/// What `/config_dump` shows of the bootstrap: with the node as the command line made it.
+pub fn configs(loaded: &LoadedBootstrap, node: &Node, clock: WallClock) -> Configs {
+    const NODE: u32 = 1;
+    let mut bootstrap = Vec::with_capacity(loaded.bytes.len());
+    put(&mut bootstrap, NODE, &node.encode_to_vec());
+    // The bytes come from an encoder and cannot be malformed; if they were, the rest would be missing in a dump.
+    let (rest, _) = split(&loaded.bytes, &[NODE]).unwrap_or_default();
+    bootstrap.extend_from_slice(&rest);
+    fn all<T>(elements: &[Element<T>]) -> Vec<Bytes> {
+        elements.iter().map(|element| element.bytes.clone()).collect()
     }
+    Configs {
+        bootstrap: bootstrap.into(),
+        clusters: all(&loaded.clusters),
+        listeners: all(&loaded.listeners),
+        secrets: all(&loaded.secrets),
+        loaded: clock.since_epoch(),
+    }
+}
+
+/// `envoy.config.core.v3.Node` as `/server_info` shows it: other than in dumps, single fields are there when they are
+/// zero, and lists when they are empty.
+fn node_json(node: &Node) -> Value {
+    let mut json = json_value("envoy.config.core.v3.Node", &node.encode_to_vec());
+    let mut shown = json!({"id": node.id, "cluster": node.cluster});
+    if let Some(metadata) = json.get_mut("metadata") {
+        shown["metadata"] = metadata.take();
+    }
+    if let Some(locality) = &node.locality {
+        shown["locality"] = json!({"region": locality.region, "zone": locality.zone, "sub_zone": locality.sub_zone});
+    }
+    shown["user_agent_name"] = node.user_agent_name.as_str().into();
+    if let Some(version) = json.get_mut("user_agent_build_version") {
+        let numbers = version["version"].take();
+        let number = |name: &str| numbers.get(name).cloned().unwrap_or_else(|| 0.into());
+        version["version"] = json!({
+            "major_number": number("major_number"),
+            "minor_number": number("minor_number"),
+            "patch": number("patch"),
+        });
+        shown["user_agent_build_version"] = version.take();
+    }
+    for (name, empty) in [
+        ("extensions", json!([])),
+        ("client_features", json!([])),
+        ("listening_addresses", json!([])),
+        ("dynamic_parameters", json!({})),
+    ] {
+        shown[name] = json.get_mut(name).map_or(empty, Value::take);
+    }
+    shown
+}
+
+/// What Envoy's node says of the program: its name stays Envoy's, because control planes look at it.
+pub fn user_agent(node: &mut Node) {
     let mut numbers = version::NUMBER.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
     let mut number = || numbers.next().unwrap_or(0);
-    json["user_agent_name"] = "envoy".into();
-    json["user_agent_build_version"] = json!({
-        "version": {"major_number": number(), "minor_number": number(), "patch": number()},
-        "metadata": {
-            "revision.sha": version::REVISION,
-            "revision.status": version::REVISION_STATUS,
-            "build.type": version::BUILD_TYPE,
-            "ssl.version": version::SSL,
-        },
-    });
-    json["extensions"] = json!([]);
-    json["client_features"] = json!(node.client_features);
-    json["listening_addresses"] = json!([]);
-    json["dynamic_parameters"] = json!({});
-    json
+    let text = |value: &str| Kind::StringValue(value.to_owned());
+    let metadata = [
+        ("revision.sha", version::REVISION),
+        ("revision.status", version::REVISION_STATUS),
+        ("build.type", version::BUILD_TYPE),
+        ("ssl.version", version::SSL),
+    ];
+    let fields = metadata.map(|(name, value)| (name.to_owned(), wkt::Value { kind: Some(text(value)) }));
+    node.user_agent_name = "envoy".to_owned();
+    node.user_agent_version_type = Some(UserAgentVersionType::UserAgentBuildVersion(BuildVersion {
+        version: Some(SemanticVersion { major_number: number(), minor_number: number(), patch: number() }),
+        metadata: Some(wkt::Struct { fields: fields.into_iter().collect() }),
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_is_shown_with_its_zeros() {
+        let mut node = Node { id: "nn".into(), locality: Some(Default::default()), ..Default::default() };
+        user_agent(&mut node);
+        let json = node_json(&node);
+        // The keys of Envoy 1.40.
+        let keys: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        let expected = "id cluster locality user_agent_name user_agent_build_version extensions client_features \
+                        listening_addresses dynamic_parameters";
+        assert_eq!(keys.join(" "), expected);
+        assert_eq!(json["locality"], json!({"region": "", "zone": "", "sub_zone": ""}));
+        assert_eq!(json["user_agent_build_version"]["version"]["patch"], 0);
+        assert_eq!(json["user_agent_build_version"]["metadata"]["ssl.version"], version::SSL);
+    }
 }

@@ -16,10 +16,11 @@ use nuncio_api::{ConfigError, Diagnostic, Element, Format, LoadOptions, LoadedBo
 use nuncio_api::{Source, UnknownFields, load_bootstrap, supports};
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::stats::Store;
+use nuncio_core::time::WallClock;
 
 use super::Options;
 use crate::access_log::file::{FlushPolicy, LogWriter};
-use crate::admin::AdminConfig;
+use crate::admin::{AdminConfig, Configs};
 use crate::extensions::Extensions;
 use crate::listener::ListenerManager;
 use crate::listener::config::SocketPolicy;
@@ -48,6 +49,8 @@ pub struct Assembly {
     pub log_files: Rc<LogWriter>,
     pub admin: Option<AdminConfig>,
     pub stats: Arc<StatsConfig>,
+    /// For `/config_dump`.
+    pub configs: Arc<Configs>,
     /// What the operator should hear.
     pub warnings: Vec<Diagnostic>,
     pub unknown_fields: u64,
@@ -132,8 +135,21 @@ pub fn assemble(
         }
     };
     let warnings = report.warnings;
+    let configs = Arc::new(super::admin::configs(&loaded, &node, WallClock::System));
     let LoadedBootstrap { bootstrap, unknown_fields, .. } = loaded;
-    Ok(Assembly { options, bootstrap, node, store, listeners, log_files, admin, stats, warnings, unknown_fields })
+    Ok(Assembly {
+        options,
+        bootstrap,
+        node,
+        store,
+        listeners,
+        log_files,
+        admin,
+        stats,
+        configs,
+        warnings,
+        unknown_fields,
+    })
 }
 
 fn add_listener(
@@ -166,6 +182,7 @@ fn node(mut node: Node, options: &Options) -> Node {
         let locality = node.locality.get_or_insert_with(Locality::default);
         options.service_zone.clone_into(&mut locality.zone);
     }
+    super::admin::user_agent(&mut node);
     node
 }
 

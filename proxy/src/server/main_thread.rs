@@ -122,8 +122,19 @@ fn flush_interval(assembly: &Assembly) -> Duration {
 impl Main {
     /// Binds the sockets and starts the workers, which then wait for their first command.
     fn start(assembly: Assembly, loggers: Arc<Loggers>) -> io::Result<(Self, UnboundedReceiver<MainEvent>)> {
-        let Assembly { options, node, store, mut listeners, log_files, admin, stats, warnings, unknown_fields, .. } =
-            assembly;
+        let Assembly {
+            options,
+            node,
+            store,
+            mut listeners,
+            log_files,
+            admin,
+            stats,
+            configs,
+            warnings,
+            unknown_fields,
+            ..
+        } = assembly;
         for warning in &warnings {
             tracing::warn!(target: "config", "{warning}");
         }
@@ -133,8 +144,15 @@ impl Main {
         log_files.start()?;
         process.unknown_fields(unknown_fields);
         let lifecycle = Arc::new(Lifecycle::default());
-        let facts =
-            Facts { options: &options, node: &node, store: &store, stats, lifecycle: &lifecycle, loggers: &loggers };
+        let facts = Facts {
+            options: &options,
+            node: &node,
+            store: &store,
+            stats,
+            configs,
+            lifecycle: &lifecycle,
+            loggers: &loggers,
+        };
         // First of all, so that whoever watches the start can see it, and a taken address ends it.
         let admin = AdminInterface::start(admin, &facts)?;
         listeners.bind()?;

@@ -1,0 +1,213 @@
+//! The sections of a dump, their lists, and how one element of a list is printed.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use nuncio_api::dump::JsonWriter;
+use nuncio_api::wire::{Wire, fields};
+
+use super::{Chunks, Configs, pass_on};
+use crate::calendar::Date;
+
+/// One message of `envoy.admin.v3`.
+pub(super) struct Section {
+    name: &'static str,
+    /// Whether it is printed without being asked for.
+    pub(super) always: bool,
+    /// Repeated fields, and the name of their elements' message.
+    pub(super) lists: &'static [(&'static str, &'static str)],
+    /// Other fields.
+    pub(super) single: &'static [&'static str],
+}
+
+/// In Envoy's order.
+pub(super) static SECTIONS: [Section; 6] = [
+    Section { name: "BootstrapConfigDump", always: true, lists: &[], single: &["bootstrap", "last_updated"] },
+    Section {
+        name: "ClustersConfigDump",
+        always: true,
+        lists: &[
+            ("static_clusters", "StaticCluster"),
+            ("dynamic_active_clusters", "DynamicCluster"),
+            ("dynamic_warming_clusters", "DynamicCluster"),
+        ],
+        single: &["version_info"],
+    },
+    Section {
+        name: "ListenersConfigDump",
+        always: true,
+        lists: &[("static_listeners", "StaticListener"), ("dynamic_listeners", "DynamicListener")],
+        single: &["version_info"],
+    },
+    Section {
+        name: "ScopedRoutesConfigDump",
+        always: true,
+        lists: &[
+            ("inline_scoped_route_configs", "InlineScopedRouteConfigs"),
+            ("dynamic_scoped_route_configs", "DynamicScopedRouteConfigs"),
+        ],
+        single: &[],
+    },
+    Section {
+        name: "RoutesConfigDump",
+        always: true,
+        lists: &[("static_route_configs", "StaticRouteConfig"), ("dynamic_route_configs", "DynamicRouteConfig")],
+        single: &[],
+    },
+    Section {
+        name: "SecretsConfigDump",
+        always: true,
+        lists: &[
+            ("static_secrets", "StaticSecret"),
+            ("dynamic_active_secrets", "DynamicSecret"),
+            ("dynamic_warming_secrets", "DynamicSecret"),
+        ],
+        single: &[],
+    },
+];
+
+/// A configured resource, as encoded bytes.
+pub(super) enum Element<'c> {
+    Cluster(&'c [u8]),
+    Listener(&'c [u8]),
+    Route(&'c [u8]),
+    Secret(&'c [u8]),
+}
+
+const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
+const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+const BOOTSTRAP: &str = "envoy.config.bootstrap.v3.Bootstrap";
+const MANAGER: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+
+// === impl Section ===
+
+impl Section {
+    pub(super) fn message(&self) -> String {
+        format!("envoy.admin.v3.{}", self.name)
+    }
+
+    pub(super) fn type_url(&self) -> String {
+        format!("type.googleapis.com/{}", self.message())
+    }
+
+    pub(super) fn is_bootstrap(&self) -> bool {
+        self.single.contains(&"bootstrap")
+    }
+}
+
+// === impl Element ===
+
+impl Element<'_> {
+    /// The first field of all these messages.
+    pub(super) fn name(&self) -> Cow<'_, str> {
+        let bytes = self.bytes();
+        payloads(bytes, 1).last().map_or(Cow::Borrowed(""), String::from_utf8_lossy)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Element::Cluster(bytes) | Element::Listener(bytes) | Element::Route(bytes) | Element::Secret(bytes) => {
+                bytes
+            }
+        }
+    }
+
+    /// Inside the element's object, which is open.
+    pub(super) fn write_fields(&self, configs: &Configs, json: &mut JsonWriter) {
+        let (key, url) = match self {
+            Element::Cluster(_) => ("cluster", CLUSTER),
+            Element::Listener(_) => ("listener", LISTENER),
+            Element::Route(_) => ("route_config", ROUTE),
+            Element::Secret(_) => {
+                json.key("name");
+                json.string(&self.name());
+                ("secret", SECRET)
+            }
+        };
+        json.key(key);
+        json.any(url, self.bytes());
+        // Envoy prints no time for static secrets.
+        if !matches!(self, Element::Secret(_)) {
+            json.key("last_updated");
+            json.string(&Date::new(configs.loaded).rfc3339());
+        }
+    }
+}
+
+// === impl Configs ===
+
+impl Configs {
+    /// What a list holds.
+    pub(super) fn elements(&self, list: &str) -> Vec<Element<'_>> {
+        match list {
+            "static_clusters" => self.clusters.iter().map(|bytes| Element::Cluster(bytes)).collect(),
+            "static_listeners" => self.listeners.iter().map(|bytes| Element::Listener(bytes)).collect(),
+            "static_route_configs" => {
+                self.listeners.iter().flat_map(|bytes| inline_routes(bytes)).map(Element::Route).collect()
+            }
+            "static_secrets" => self.secrets.iter().map(|bytes| Element::Secret(bytes)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The fields of `BootstrapConfigDump`: the node, the lists that are kept apart, the rest.
+    pub(super) fn write_bootstrap(&self, json: &mut JsonWriter, out: &mut Option<&mut Chunks>) -> fmt::Result {
+        const STATIC_RESOURCES: u32 = 2;
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for (number, _, whole) in fields(&self.bootstrap).flatten() {
+            match number.cmp(&STATIC_RESOURCES) {
+                std::cmp::Ordering::Less => before.extend_from_slice(whole),
+                std::cmp::Ordering::Equal => {}
+                std::cmp::Ordering::Greater => after.extend_from_slice(whole),
+            }
+        }
+        json.key("bootstrap");
+        json.begin_object();
+        json.fields(BOOTSTRAP, &before);
+        let lists = [
+            ("listeners", LISTENER, &self.listeners),
+            ("clusters", CLUSTER, &self.clusters),
+            ("secrets", SECRET, &self.secrets),
+        ];
+        if lists.iter().any(|(_, _, elements)| !elements.is_empty()) {
+            json.key("static_resources");
+            json.begin_object();
+            for (key, name, elements) in lists.iter().filter(|(_, _, elements)| !elements.is_empty()) {
+                json.key(key);
+                json.begin_list();
+                for element in elements.iter() {
+                    json.message(name, element);
+                    if let Some(out) = out {
+                        pass_on(json, out)?;
+                    }
+                }
+                json.end_list();
+            }
+            json.end_object();
+        }
+        json.fields(BOOTSTRAP, &after);
+        json.end_object();
+        json.key("last_updated");
+        json.string(&Date::new(self.loaded).rfc3339());
+        Ok(())
+    }
+}
+
+/// The payloads of one length-delimited field, in order.
+fn payloads(bytes: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
+    fields(bytes).flatten().filter_map(move |(n, value, _)| match value {
+        Wire::Bytes(payload) if n == number => Some(payload),
+        _ => None,
+    })
+}
+
+/// The route configurations that stand in a listener: `filter_chains` and `default_filter_chain`, their `filters`, the
+/// `typed_config` of a connection manager, its `route_config`.
+fn inline_routes(listener: &[u8]) -> Vec<&[u8]> {
+    let chains = payloads(listener, 3).chain(payloads(listener, 25));
+    let configs = chains.flat_map(|chain| payloads(chain, 3)).flat_map(|filter| payloads(filter, 4));
+    let is_manager = |any: &&[u8]| payloads(any, 1).any(|url| url.ends_with(MANAGER.as_bytes()));
+    configs.filter(is_manager).flat_map(|any| payloads(any, 2)).flat_map(|manager| payloads(manager, 4)).collect()
+}
