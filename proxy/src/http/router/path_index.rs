@@ -19,8 +19,10 @@ pub(super) struct PathIndex {
     prefixes: Names,
     /// The distinct lengths of prefixes, ascending.
     lengths: Vec<u32>,
-    /// Route numbers, ascending inside each list.
-    lists: Vec<Box<[u32]>>,
+    /// Where each list begins in `routes`; one more for the end.
+    starts: Box<[u32]>,
+    /// Route numbers, list after list, ascending inside each.
+    routes: Box<[u32]>,
     always: Box<[u32]>,
 }
 
@@ -60,7 +62,13 @@ impl PathIndex {
         }
         index.exact.shrink();
         index.prefixes.shrink();
-        index.lists = lists.into_iter().map(Vec::into_boxed_slice).collect();
+        index.lengths.shrink_to_fit();
+        let ends = lists.iter().scan(0, |end, list| {
+            *end += list.len() as u32;
+            Some(*end)
+        });
+        index.starts = std::iter::once(0).chain(ends).collect();
+        index.routes = lists.concat().into();
         index.always = always.into();
         Some(index)
     }
@@ -79,6 +87,11 @@ impl PathIndex {
                 return Ok(Some(route));
             }
         }
+    }
+
+    fn list(&self, number: u32) -> &[u32] {
+        let number = number as usize;
+        &self.routes[self.starts[number] as usize..self.starts[number + 1] as usize]
     }
 
     fn candidates<'a>(&'a self, path: &[u8], lists: &mut [&'a [u32]; MAX_LISTS]) -> Result<usize, ScanInstead> {
@@ -100,13 +113,13 @@ impl PathIndex {
                 hashed += 1;
             }
             if let Some(list) = self.prefixes.get(state, &path[..len]) {
-                push(&self.lists[list as usize])?;
+                push(self.list(list))?;
             }
         }
         if path.len() <= self.longest_exact {
             let state = path[hashed..].iter().fold(state, |state, b| step(state, *b));
             if let Some(list) = self.exact.get(state, path) {
-                push(&self.lists[list as usize])?;
+                push(self.list(list))?;
             }
         }
         Ok(used)

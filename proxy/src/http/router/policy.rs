@@ -23,7 +23,7 @@ use super::extension::unknown;
 use super::hash_policy::HashPolicy;
 use super::retry::{HedgePolicy, RetryPolicy};
 use super::rewrite::{HostRewrite, PathRewrite};
-use super::route_match::MatchedPart;
+use super::uri_template::UriTemplate;
 
 // What the router filter must carry out (retries, mirrors, limits, upgrades and so on) is listed beside it.
 supports!(pub(super) ACTION = "envoy.config.route.v3.RouteAction" {
@@ -75,7 +75,7 @@ pub struct MaxStreamDuration {
 
 impl ForwardPolicy {
     #[allow(deprecated)]
-    pub(super) fn from_proto(action: &RouteAction, matched: &MatchedPart) -> Result<Self, ConfigError> {
+    pub(super) fn from_proto(action: &RouteAction, template: Option<&UriTemplate>) -> Result<Self, ConfigError> {
         let optional = |d: &Option<DurationProto>| d.as_ref().map(duration);
         let retry = action.retry_policy.as_ref().map(RetryPolicy::from_proto).transpose();
         Ok(Self {
@@ -92,7 +92,7 @@ impl ForwardPolicy {
             },
             high_priority: action.priority() == RoutingPriority::High,
             append_x_forwarded_host: action.append_x_forwarded_host,
-            path_rewrite: PathRewrite::from_proto(action, matched)?,
+            path_rewrite: PathRewrite::from_proto(action, template)?,
             host_rewrite: HostRewrite::from_proto(action.host_rewrite_specifier.as_ref())?,
             hash_policy: HashPolicy::from_proto(&action.hash_policy).map_err(|e| e.within("hash_policy"))?,
             retry: retry.map_err(|e| e.within("retry_policy"))?.map(Arc::new),

@@ -9,6 +9,7 @@ use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::matcher::path::without_query;
 
 use super::route_match::MatchedPart;
+use super::uri_template::UriTemplate;
 use crate::format::Formatter;
 
 /// How the path changes; the query stays.
@@ -25,7 +26,7 @@ pub(super) enum PathRewrite {
 }
 
 impl PathRewrite {
-    pub(super) fn from_proto(action: &RouteAction, matched: &MatchedPart) -> Result<Self, ConfigError> {
+    pub(super) fn from_proto(action: &RouteAction, template: Option<&UriTemplate>) -> Result<Self, ConfigError> {
         let ways = usize::from(!action.prefix_rewrite.is_empty())
             + usize::from(!action.path_rewrite.is_empty())
             + usize::from(action.regex_rewrite.is_some())
@@ -34,10 +35,6 @@ impl PathRewrite {
             let reason = "Specify only one of prefix_rewrite, regex_rewrite or path_rewrite_policy";
             return Err(ConfigError::new("", reason));
         }
-        let template = match matched {
-            MatchedPart::Template(template) => Some(template),
-            _ => None,
-        };
         if !action.prefix_rewrite.is_empty() {
             if template.is_some() {
                 return Err(ConfigError::new("prefix_rewrite", "Cannot use prefix_rewrite with matcher extension"));
@@ -67,7 +64,7 @@ impl PathRewrite {
     /// Rewrites `:path`; the old one is kept in `x-envoy-original-path` if `keep_original`.
     pub(super) fn apply(
         &self,
-        matched: &MatchedPart,
+        matched: MatchedPart,
         head: &mut RequestHead,
         context: &LogContext<'_>,
         keep_original: bool,
@@ -82,11 +79,7 @@ impl PathRewrite {
         match self {
             Self::None => return,
             Self::Prefix(replacement) => {
-                let replaced = match matched {
-                    // A filter may have shortened the path since it matched.
-                    MatchedPart::Length(len) => (*len as usize).min(plain.len()),
-                    MatchedPart::WholePath | MatchedPart::Template(_) => plain.len(),
-                };
+                let replaced = matched.of(plain.len());
                 scratch.extend_from_slice(replacement.as_bytes());
                 scratch.extend_from_slice(&path[replaced..]);
             }

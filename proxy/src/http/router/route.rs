@@ -175,7 +175,7 @@ impl Route {
         if let Some(policy) = self.policy() {
             let scratch = &mut scratch.bytes;
             policy.host_rewrite.apply(head, context, policy.append_x_forwarded_host, keep_original, scratch);
-            policy.path_rewrite.apply(&self.matched, head, context, keep_original, scratch);
+            policy.path_rewrite.apply(self.matched, head, context, keep_original, scratch);
         }
     }
 
@@ -210,7 +210,7 @@ impl Route {
         match &self.action {
             Action::Forward { .. } | Action::NonForwarding => None,
             Action::Redirect(redirect) => {
-                redirect.rewrite.apply(&self.matched, head, context, keep_original, &mut scratch.bytes);
+                redirect.rewrite.apply(self.matched, head, context, keep_original, &mut scratch.bytes);
                 let reply = LocalReply::new(redirect.code, Cow::Borrowed("direct_response"));
                 Some(reply.header("location", redirect.location(head, context)))
             }

@@ -1,7 +1,5 @@
 //! `config.route.v3.RouteMatch`: whether a request fits a route.
 
-use std::sync::Arc;
-
 use nuncio_api::pb::envoy::config::route::v3::{self as pb, route_match::PathSpecifier};
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
@@ -50,7 +48,7 @@ enum PathMatch {
     Separated(Box<str>),
     SeparatedIgnoringCase(Box<str>),
     Regex(Box<Regex>),
-    Template(Arc<UriTemplate>),
+    Template(Box<UriTemplate>),
     Connect,
 }
 
@@ -61,26 +59,31 @@ pub(super) enum PathKey<'a> {
     None,
 }
 
-/// The part of the path that a `prefix_rewrite` replaces.
-#[derive(Debug, Clone)]
-pub(super) enum MatchedPart {
-    Length(u32),
-    WholePath,
-    Template(Arc<UriTemplate>),
+/// How much of the path a `prefix_rewrite` replaces.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MatchedPart(u32);
+
+impl MatchedPart {
+    pub(super) const WHOLE_PATH: Self = Self(u32::MAX);
+
+    /// In a path of `len` bytes. A filter may have shortened it since it matched.
+    pub(super) fn of(self, len: usize) -> usize {
+        len.min(self.0 as usize)
+    }
 }
 
 #[derive(Debug, Default)]
 struct Conditions {
     runtime: Option<RuntimeFraction>,
     grpc: bool,
-    headers: Vec<HeaderMatcher>,
-    query: Vec<QueryParameterMatcher>,
-    cookies: Vec<CookieMatcher>,
+    headers: Box<[HeaderMatcher]>,
+    query: Box<[QueryParameterMatcher]>,
+    cookies: Box<[CookieMatcher]>,
     /// Whether a client certificate was presented, and passed every check.
     presented: Option<bool>,
     validated: Option<bool>,
-    metadata: Vec<MetadataMatcher>,
-    filter_state: Vec<FilterStateMatcher>,
+    metadata: Box<[MetadataMatcher]>,
+    filter_state: Box<[FilterStateMatcher]>,
 }
 
 impl RouteMatch {
@@ -99,7 +102,7 @@ impl RouteMatch {
                 PathMatch::Regex(Box::new(Regex::from_proto(r).map_err(|e| e.within("safe_regex"))?))
             }
             Some(PathSpecifier::ConnectMatcher(_)) => PathMatch::Connect,
-            Some(PathSpecifier::PathMatchPolicy(extension)) => PathMatch::Template(Arc::new(
+            Some(PathSpecifier::PathMatchPolicy(extension)) => PathMatch::Template(Box::new(
                 UriTemplate::from_extension(extension).map_err(|e| e.within("path_match_policy"))?,
             )),
             None => return Err(ConfigError::new("path_specifier", "value is required")),
@@ -122,9 +125,15 @@ impl RouteMatch {
             | PathMatch::Prefix(p)
             | PathMatch::PrefixIgnoringCase(p)
             | PathMatch::Separated(p)
-            | PathMatch::SeparatedIgnoringCase(p) => MatchedPart::Length(p.len() as u32),
-            PathMatch::Regex(_) | PathMatch::Connect => MatchedPart::WholePath,
-            PathMatch::Template(t) => MatchedPart::Template(t.clone()),
+            | PathMatch::SeparatedIgnoringCase(p) => MatchedPart(p.len() as u32),
+            PathMatch::Regex(_) | PathMatch::Connect | PathMatch::Template(_) => MatchedPart::WHOLE_PATH,
+        }
+    }
+
+    pub(super) fn template(&self) -> Option<&UriTemplate> {
+        match &self.path {
+            PathMatch::Template(template) => Some(template),
+            _ => None,
         }
     }
 
@@ -167,7 +176,7 @@ impl Conditions {
             field: &str,
             messages: &[M],
             compile: fn(&M) -> Result<T, ConfigError>,
-        ) -> Result<Vec<T>, ConfigError> {
+        ) -> Result<Box<[T]>, ConfigError> {
             let each = |(i, m)| compile(m).map_err(|e: ConfigError| e.within(&format!("{field}[{i}]")));
             messages.iter().enumerate().map(each).collect()
         }

@@ -27,6 +27,7 @@ use super::policy::{ForwardPolicy, Mirror, MirrorTarget, subset};
 use super::redirect::{Redirect, needs_tls};
 use super::route::{Action, ClusterName, Extras, Route, WeightedExtras};
 use super::route_match::{MatchContext, MatchedPart, RouteMatch};
+use super::uri_template::UriTemplate;
 use super::virtual_host::{Common, VirtualHost, buffer_limit};
 use super::weighted::Weighted;
 
@@ -173,7 +174,7 @@ impl<'a> RouteConfigBuilder<'a> {
                 name: None,
                 virtual_host: host.clone(),
                 action: Action::Redirect(Box::new(Redirect::to_https())),
-                matched: MatchedPart::WholePath,
+                matched: MatchedPart::WHOLE_PATH,
                 extras: None,
                 weighted: None,
             })
@@ -195,7 +196,9 @@ impl<'a> RouteConfigBuilder<'a> {
             host,
         };
         let target = match &message.action {
-            Some(ActionProto::Route(action)) => self.forward(action, &draft).map_err(|e| e.within("route"))?,
+            Some(ActionProto::Route(action)) => {
+                self.forward(action, matches.template(), &draft).map_err(|e| e.within("route"))?
+            }
             Some(ActionProto::Redirect(redirect)) => {
                 let redirect = Redirect::from_proto(redirect).map_err(|e| e.within("redirect"))?;
                 draft.target(Action::Redirect(Box::new(redirect)))
@@ -251,8 +254,13 @@ impl<'a> RouteConfigBuilder<'a> {
         Ok(any.then_some(extras))
     }
 
-    fn forward(&mut self, action: &RouteAction, draft: &Draft) -> Result<Target, ConfigError> {
-        let policy = self.policy(action, &draft.matched)?;
+    fn forward(
+        &mut self,
+        action: &RouteAction,
+        template: Option<&UriTemplate>,
+        draft: &Draft,
+    ) -> Result<Target, ConfigError> {
+        let policy = self.policy(action, template)?;
         let mirrors = if policy.mirrors.is_empty() { &draft.host.mirrors } else { &policy.mirrors };
         self.check_mirrors(mirrors)?;
         let cluster = match &action.cluster_specifier {
@@ -318,20 +326,24 @@ impl<'a> RouteConfigBuilder<'a> {
     }
 
     /// The policy of `action`; one object for all routes that say the same.
-    fn policy(&mut self, action: &RouteAction, matched: &MatchedPart) -> Result<Arc<ForwardPolicy>, ConfigError> {
+    fn policy(
+        &mut self,
+        action: &RouteAction,
+        template: Option<&UriTemplate>,
+    ) -> Result<Arc<ForwardPolicy>, ConfigError> {
         if action.path_rewrite_policy.is_some() {
             // Depends on the route's template.
-            return ForwardPolicy::from_proto(action, matched).map(Arc::new);
+            return ForwardPolicy::from_proto(action, template).map(Arc::new);
         }
         let mut rest = action.clone();
         rest.cluster_specifier = None;
         let mut key = rest.encode_to_vec();
         // `prefix_rewrite` is refused for templates.
-        key.push(u8::from(matches!(matched, MatchedPart::Template(_))));
+        key.push(u8::from(template.is_some()));
         if let Some(policy) = self.policies.get(&key) {
             return Ok(policy.clone());
         }
-        let policy = Arc::new(ForwardPolicy::from_proto(&rest, matched)?);
+        let policy = Arc::new(ForwardPolicy::from_proto(&rest, template)?);
         self.policies.insert(key, policy.clone());
         Ok(policy)
     }
@@ -376,7 +388,7 @@ impl Draft {
             name: self.name.clone(),
             virtual_host: self.host.clone(),
             action,
-            matched: self.matched.clone(),
+            matched: self.matched,
             extras: self.extras.clone(),
             weighted: None,
         }

@@ -518,7 +518,7 @@ fn equal_policies_are_one_object_and_a_simple_route_is_small() {
     let config = config(vec![route(prefix("/a"), to_cluster("a")), route(prefix("/b"), to_cluster("b"))]);
     let find = |path| config.find(&get(path, &[]), &matching(0)).unwrap().policy().unwrap().clone();
     assert!(Arc::ptr_eq(&find("/a"), &find("/b")));
-    assert!(size_of::<Entry>() + size_of::<Route>() + 16 <= 160, "{} {}", size_of::<Entry>(), size_of::<Route>());
+    assert!(size_of::<Entry>() + size_of::<Route>() + 16 <= 144, "{} {}", size_of::<Entry>(), size_of::<Route>());
 }
 
 fn add(key: &str, value: &str, action: HeaderAppendAction) -> HeaderValueOption {
