@@ -6,7 +6,8 @@
 //!
 //! - [`Formatter`]: text with commands in it
 //! - [`JsonFormatter`]: a JSON object whose strings are such texts, types kept
-//! - [`Format`]: either of them, as `core.v3.SubstitutionFormatString` says
+//! - [`Format`]: either of them, as `core.v3.SubstitutionFormatString` says; [`BodyFormat`] for
+//!   local replies
 //! - [`header_mutation`]: lists of header additions and removals
 //!
 //! Values come from the network, so they never break the record they stand in: control bytes are
@@ -15,6 +16,7 @@
 mod date;
 pub mod escape;
 mod evaluate;
+pub mod fuzz_bodies;
 pub mod header_mutation;
 mod json;
 mod operator;
@@ -29,7 +31,7 @@ use nuncio_core::error::ConfigError;
 pub use header_mutation::{HeaderMutations, MutationValues};
 pub use json::JsonFormatter;
 pub use operator::Extensions;
-pub use substitution::Format;
+pub use substitution::{BodyFormat, Format};
 
 use evaluate::Kind;
 use operator::Operator;

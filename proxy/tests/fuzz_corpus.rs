@@ -8,11 +8,12 @@ use proptest::prelude::*;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 4] = [
+const TARGETS: [Target; 5] = [
     ("http1_request_head", fuzz_bodies::request_head),
     ("http1_response_head", fuzz_bodies::response_head),
     ("http1_chunked", fuzz_bodies::chunked),
     ("http1_round_trip", fuzz_bodies::round_trip),
+    ("format", nuncio::format::fuzz_bodies::format),
 ];
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {
@@ -35,8 +36,8 @@ fn every_corpus_passes() {
     }
 }
 
-/// Bytes that mean something to HTTP/1, for a mutation to put somewhere.
-const WORDS: [&str; 18] = [
+/// Bytes that mean something to HTTP/1 or to a format, for a mutation to put somewhere.
+const WORDS: [&str; 24] = [
     "\r\n",
     "\n",
     "\r",
@@ -55,6 +56,12 @@ const WORDS: [&str; 18] = [
     "#",
     "1\r\nx\r\n",
     "Host: a\r\n",
+    "%",
+    ")%",
+    ":7%",
+    "%REQ(x-a)%",
+    "\x1b",
+    "\"\\",
 ];
 
 proptest! {

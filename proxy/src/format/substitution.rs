@@ -57,14 +57,6 @@ impl Format {
         }
     }
 
-    /// What a body made by this is, unless the configuration says.
-    pub fn content_type(&self) -> &'static str {
-        match self {
-            Self::Text(_) => "text/plain",
-            Self::Json(_) => "application/json",
-        }
-    }
-
     /// Appends one record.
     pub fn format(&self, context: &LogContext<'_>, out: &mut Vec<u8>) {
         match self {
@@ -72,12 +64,35 @@ impl Format {
             Self::Json(json) => json.format(context, out),
         }
     }
+}
 
-    /// Appends a body.
-    pub fn format_body(&self, context: &LogContext<'_>, out: &mut Vec<u8>) {
-        match self {
-            Self::Text(text) => text.format_body(context, out),
-            Self::Json(json) => json.format(context, out),
+/// How the body of a local reply is made, and what it then is.
+#[derive(Debug)]
+pub struct BodyFormat {
+    format: Format,
+    content_type: Box<str>,
+}
+
+impl BodyFormat {
+    pub fn from_proto(message: &pb::SubstitutionFormatString) -> Result<Self, ConfigError> {
+        let format = Format::from_proto(message)?;
+        let content_type = match (&*message.content_type, &format) {
+            ("", Format::Text(_)) => "text/plain",
+            ("", Format::Json(_)) => "application/json",
+            (set, _) => set,
+        };
+        Ok(Self { content_type: content_type.into(), format })
+    }
+
+    pub fn content_type(&self) -> &str {
+        &self.content_type
+    }
+
+    /// Appends the body: text with any byte in it, or a JSON object and a line break.
+    pub fn format(&self, context: &LogContext<'_>, out: &mut Vec<u8>) {
+        match &self.format {
+            Format::Text(text) => text.format_body(context, out),
+            Format::Json(json) => json.format(context, out),
         }
     }
 }

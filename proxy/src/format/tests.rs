@@ -636,7 +636,7 @@ fn formats_come_from_their_messages() {
     let format = Format::from_proto(&inline).unwrap();
     let mut out = Vec::new();
     format.format(&stream.context(), &mut out);
-    assert_eq!((&out[..], format.content_type()), (&b"/rewr"[..], "text/plain"));
+    assert_eq!(out, b"/rewr");
     let missing = source(pb::data_source::Specifier::Filename("/nope".to_owned()));
     assert_eq!(
         Format::from_proto(&missing).unwrap_err().to_string(),
@@ -650,6 +650,32 @@ fn formats_come_from_their_messages() {
         Format::from_proto(&json).unwrap_err().to_string(),
         "json_format.a.b: Not supported field in StreamInfo: FOO"
     );
+}
+
+/// Bodies of Envoy 1.40's local replies.
+#[test]
+fn bodies_have_their_content_type() {
+    use pb::substitution_format_string::Format as Choice;
+    let stream = Stream::new();
+    let context = LogContext { local_reply_body: b"tea\npot", ..stream.context() };
+    let json = fields(&[("code", text_value("%RESPONSE_CODE%")), ("msg", text_value("%LOCAL_REPLY_BODY%"))]);
+    #[allow(deprecated)]
+    let text = Choice::TextFormat("<%LOCAL_REPLY_BODY%|%RESPONSE_CODE%>".to_owned());
+    for (format, content_type, body, kind) in [
+        (text.clone(), "", "<tea\npot|200>", "text/plain"),
+        (text, "text/html; charset=utf-8", "<tea\npot|200>", "text/html; charset=utf-8"),
+        (Choice::JsonFormat(json), "", "{\"code\":200,\"msg\":\"tea\\npot\"}\n", "application/json"),
+    ] {
+        let message = pb::SubstitutionFormatString {
+            format: Some(format),
+            content_type: content_type.to_owned(),
+            ..Default::default()
+        };
+        let format = BodyFormat::from_proto(&message).unwrap();
+        let mut out = Vec::new();
+        format.format(&context, &mut out);
+        assert_eq!((String::from_utf8(out).unwrap().as_str(), format.content_type()), (body, kind));
+    }
 }
 
 fn fields_value(list: &[(&str, Value)]) -> Value {

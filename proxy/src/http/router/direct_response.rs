@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use nuncio_api::pb::envoy::config::core::v3::{DataSource, SubstitutionFormatString, data_source::Specifier};
+use nuncio_api::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
 use nuncio_api::pb::envoy::config::route::v3::DirectResponseAction;
 use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::{LocalReply, RequestHead};
 
-use crate::format::Format;
+use crate::format::BodyFormat;
 
 supports!(pub(super) DIRECT_RESPONSE = "envoy.config.route.v3.DirectResponseAction" { status, body, body_format });
 supports!(pub(super) FORMAT = "envoy.config.core.v3.SubstitutionFormatString" {
@@ -24,14 +24,8 @@ supports!(pub(super) BODY = "envoy.config.core.v3.DataSource" {
 pub struct DirectResponse {
     pub status: u16,
     body: Bytes,
+    /// Makes the body anew for each request; the configured body is `%LOCAL_REPLY_BODY%` in it.
     format: Option<BodyFormat>,
-}
-
-/// Makes the body anew for each request; the configured body is `%LOCAL_REPLY_BODY%` in it.
-#[derive(Debug)]
-struct BodyFormat {
-    format: Format,
-    content_type: String,
 }
 
 impl DirectResponse {
@@ -52,24 +46,13 @@ impl DirectResponse {
         let Some(format) = &self.format else { return reply.body(Bytes::clone(&self.body)) };
         let mut body = Vec::new();
         let context = LogContext { request: Some(head), local_reply_body: &self.body, ..*context };
-        format.format.format_body(&context, &mut body);
-        reply.body(body).header("content-type", format.content_type.clone())
+        format.format(&context, &mut body);
+        reply.body(body).header("content-type", format.content_type().to_owned())
     }
 
     /// A 201 or a redirect made by hand gets the request's own address as its location.
     pub(super) fn has_location(&self) -> bool {
         self.status == 201 || (300..400).contains(&self.status)
-    }
-}
-
-impl BodyFormat {
-    fn from_proto(message: &SubstitutionFormatString) -> Result<Self, ConfigError> {
-        let format = Format::from_proto(message)?;
-        let content_type = match message.content_type.as_str() {
-            "" => format.content_type().to_owned(),
-            own => own.to_owned(),
-        };
-        Ok(Self { format, content_type })
     }
 }
 
