@@ -2,18 +2,18 @@
 //! thousand clusters holds one field at a time and the text that was not fetched yet. Names are those of the protos, unset
 //! fields are left out, `Any` is opened, private keys and secrets read `[redacted]`.
 
+mod frame;
 mod number;
+mod time;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt::Write as _;
 
 use prost_reflect::Kind;
 use serde_json::Value;
 
 use crate::any;
 use crate::pool::TYPED_STRUCTS;
-use crate::rules::seconds_text;
 use crate::shape::{Field, Form, Repeat, Shape, shape, shape_named};
 use crate::wire::{Wire, fields};
 
@@ -34,140 +34,6 @@ pub fn json_value(name: &str, bytes: &[u8]) -> Value {
     let mut writer = JsonWriter::default();
     writer.message(name, bytes);
     serde_json::from_str(&writer.take()).unwrap_or(Value::Null)
-}
-
-// === impl JsonWriter: the frame ===
-
-impl JsonWriter {
-    /// One that prints secrets too: for files that must be loaded again, never for a page.
-    pub fn revealing() -> Self {
-        Self { reveal: true, ..Self::default() }
-    }
-
-    /// What was written since the last time.
-    pub fn take(&mut self) -> String {
-        std::mem::take(&mut self.out)
-    }
-
-    pub fn len(&self) -> usize {
-        self.out.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.out.is_empty()
-    }
-
-    pub fn begin_object(&mut self) {
-        self.item();
-        self.out.push('{');
-        self.open.push(false);
-    }
-
-    pub fn end_object(&mut self) {
-        self.end('}');
-    }
-
-    pub fn begin_list(&mut self) {
-        self.item();
-        self.out.push('[');
-        self.open.push(false);
-    }
-
-    pub fn end_list(&mut self) {
-        self.end(']');
-    }
-
-    pub fn key(&mut self, key: &str) {
-        self.item();
-        quote(key, &mut self.out);
-        self.out.push_str(": ");
-        self.after_key = true;
-    }
-
-    pub fn string(&mut self, text: &str) {
-        self.item();
-        quote(text, &mut self.out);
-    }
-
-    pub fn bool(&mut self, value: bool) {
-        self.raw(if value { "true" } else { "false" });
-    }
-
-    pub fn number(&mut self, value: f64) {
-        let text = number::double(value);
-        if value.is_finite() { self.raw(&text) } else { self.string(&text) }
-    }
-
-    /// A value that is JSON already: an integer, `null`.
-    pub fn raw(&mut self, json: &str) {
-        self.item();
-        self.out.push_str(json);
-    }
-
-    /// Any value of serde's.
-    pub fn value(&mut self, value: &Value) {
-        match value {
-            Value::String(text) => self.string(text),
-            Value::Array(items) => {
-                self.begin_list();
-                items.iter().for_each(|item| self.value(item));
-                self.end_list();
-            }
-            Value::Object(entries) => {
-                self.begin_object();
-                for (key, value) in entries {
-                    self.key(key);
-                    self.value(value);
-                }
-                self.end_object();
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) => self.raw(&value.to_string()),
-        }
-    }
-
-    fn item(&mut self) {
-        if std::mem::take(&mut self.after_key) {
-            return;
-        }
-        let Some(some) = self.open.last_mut() else { return };
-        if std::mem::replace(some, true) {
-            self.out.push(',');
-        }
-        self.line();
-    }
-
-    fn line(&mut self) {
-        self.out.push('\n');
-        self.out.extend(std::iter::repeat_n(' ', self.open.len()));
-    }
-
-    fn end(&mut self, bracket: char) {
-        if self.open.pop() == Some(true) {
-            self.line();
-        }
-        self.out.push(bracket);
-    }
-}
-
-/// Envoy's printer escapes `<` and `>` too, and the line separators that JavaScript trips over.
-fn quote(text: &str, out: &mut String) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '<' | '>' | '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => {
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
 }
 
 // === impl JsonWriter: messages ===
@@ -209,8 +75,8 @@ impl JsonWriter {
                 let (url, value) = url_and_value(bytes);
                 if url.is_empty() { self.raw("{}") } else { self.any_parts(&url, value, secret, depth) }
             }
-            Form::Duration => self.string(&duration(bytes)),
-            Form::Timestamp => self.string(&timestamp(bytes)),
+            Form::Duration => self.string(&time::duration(bytes)),
+            Form::Timestamp => self.string(&time::timestamp(bytes)),
             Form::FieldMask => {
                 let paths = fields(bytes).flatten().filter_map(|(_, v, _)| text_of(v).map(|t| lower_camel(&t)));
                 self.string(&paths.collect::<Vec<_>>().join(","));
@@ -477,58 +343,6 @@ fn lower_camel(path: &str) -> String {
         }
     }
     out
-}
-
-/// Seconds and nanoseconds of a duration or a time.
-fn seconds_and_nanos(bytes: &[u8]) -> (i64, i32) {
-    let (mut seconds, mut nanos) = (0, 0);
-    for (number, value, _) in fields(bytes).flatten() {
-        match (number, value) {
-            (1, Wire::Varint(n)) => seconds = n as i64,
-            (2, Wire::Varint(n)) => nanos = n as i32,
-            _ => {}
-        }
-    }
-    (seconds, nanos)
-}
-
-/// With 3, 6 or 9 digits after the point, or none.
-fn duration(bytes: &[u8]) -> String {
-    let (seconds, nanos) = seconds_and_nanos(bytes);
-    let total = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-    let text = seconds_text(total);
-    let Some((whole, fraction)) = text.trim_end_matches('s').split_once('.') else { return text };
-    let width = fraction.len().div_ceil(3) * 3;
-    format!("{whole}.{fraction:0<width$}s")
-}
-
-/// RFC 3339 in UTC.
-fn timestamp(bytes: &[u8]) -> String {
-    let (seconds, nanos) = seconds_and_nanos(bytes);
-    let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let (year, month, day) = civil(days);
-    let mut text = format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
-    if nanos > 0 {
-        let fraction = format!("{nanos:09}");
-        let short = fraction.trim_end_matches('0');
-        let width = short.len().div_ceil(3) * 3;
-        let _ = write!(text, ".{short:0<width$}");
-    }
-    text.push('Z');
-    text
-}
-
-/// Year, month and day of a day counted from 1970, by eras of 400 years that begin in March.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let days = days.saturating_add(719_468);
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (year + era * 400 + i64::from(month <= 2), month, day)
 }
 
 fn base64(bytes: &[u8]) -> String {

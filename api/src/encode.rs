@@ -304,3 +304,6 @@ impl Scalar<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

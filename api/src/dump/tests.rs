@@ -116,7 +116,7 @@ fn lists_that_were_cut_are_put_back_where_they_stood() {
 #[test]
 fn times_are_printed_in_utc() {
     let text = |seconds: i64, nanos: i32| {
-        timestamp(&crate::pb::google::protobuf::Timestamp { seconds, nanos }.encode_to_vec())
+        time::timestamp(&crate::pb::google::protobuf::Timestamp { seconds, nanos }.encode_to_vec())
     };
     assert_eq!(text(0, 0), "1970-01-01T00:00:00Z");
     assert_eq!(text(1_709_206_215, 250_000_000), "2024-02-29T11:30:15.250Z");
