@@ -15,7 +15,7 @@ pub struct Extensions {
 /// Everything this source tree has.
 pub fn standard() -> Extensions {
     Extensions {
-        network_filters: NetworkFilters::new(network::factories()),
+        network_filters: NetworkFilters::new(network::factories().into_iter().chain(http::factories()).collect()),
         support: Support::new(&[
             nuncio_core::matcher::SUPPORTED,
             nuncio_core::runtime::SUPPORTED,
@@ -27,6 +27,7 @@ pub fn standard() -> Extensions {
             listener::config::SUPPORTED,
             network::SUPPORTED,
             http::router::SUPPORTED,
+            http::conn_manager::SUPPORTED,
         ]),
     }
 }

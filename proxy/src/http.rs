@@ -1,5 +1,19 @@
-//! HTTP: routes, the connection manager, its filters.
+//! HTTP: the connection manager, its filters, the router.
 //!
-//! - [`router`]: which route a request takes and what the route does to it
+//! - [`conn_manager`]: bytes to streams, and the filters of a stream
+//! - [`filters`]: the HTTP filters of this binary
+//! - [`router`]: which route a request takes, what the route does to it, and the upstream's answer
 
+pub mod conn_manager;
+pub mod filters;
 pub mod router;
+
+use std::sync::Arc;
+
+use crate::network::NetworkFilterFactory;
+
+/// The network filters of this room.
+pub fn factories() -> Vec<Box<dyn NetworkFilterFactory>> {
+    let filters = Arc::new(filters::HttpFilters::new(filters::factories()));
+    vec![Box::new(conn_manager::factory::Factory::new(filters))]
+}

@@ -4,12 +4,14 @@
 //! - [`bind`]: listening sockets, one for each worker or one shared
 //! - [`accept`]: a listening socket on a worker
 //! - [`connect`]: outgoing connections
+//! - [`interfaces`]: this machine's own addresses
 //! - [`limits`]: how many descriptors there are, and how many are kept back
 //! - [`sys`]: the system calls no crate wraps
 
 pub mod accept;
 pub mod bind;
 pub mod connect;
+pub mod interfaces;
 pub mod limits;
 pub mod options;
 pub mod sys;
@@ -17,3 +19,4 @@ pub mod sys;
 pub use accept::Acceptor;
 pub use bind::{BindOptions, BoundAddress, ListeningSocket};
 pub use connect::Sockets;
+pub use interfaces::first_local_ip;

@@ -7,11 +7,14 @@
 //! - [`route`]: the route as streams and filters see it; [`virtual_host`]: what it inherits
 //! - [`policy`], [`retry`], [`hash_policy`]: how a request is forwarded
 //! - [`mutations`]: header changes of all levels
+//! - [`filter`]: the terminal filter; [`upstream_request`]: one attempt; [`failure`]: why one failed
 //! - [`rewrite`], [`redirect`], [`direct_response`], [`weighted`], [`filter_config`]: the rest of a route
 
 mod direct_response;
 mod domains;
 mod extension;
+mod failure;
+mod filter;
 mod filter_config;
 mod hash_policy;
 mod mutations;
@@ -24,10 +27,13 @@ mod rewrite;
 mod route;
 mod route_match;
 mod table;
+mod upstream_request;
 mod uri_template;
 mod virtual_host;
 mod weighted;
 
+pub use failure::{Failure, Reset};
+pub use filter::Router;
 pub use filter_config::{FilterConfig, ReadFilterConfig};
 pub use hash_policy::{HashInput, HashPolicy};
 pub use mutations::Scratch;

@@ -1,0 +1,224 @@
+//! The HTTP connection manager: the network filter that turns bytes into streams and runs HTTP
+//! filters (`envoy.filters.network.http_connection_manager`).
+//!
+//! - [`config`]: its checked configuration · [`factory`]: from protobuf
+//! - [`connection`]: a client's connection · [`stream`]: one request and its response
+//! - [`filter_chain`]: a stream's filters · [`hygiene`]: whose headers are trusted
+//! - [`path`]: the one normaliser of paths
+//! - [`local_reply`]: answers of the proxy's own · [`date`]: the `date` header
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuncio_core::access_log::{AccessLog, LogContext};
+use nuncio_core::http::{LocalReply, RequestHead, RouteView, StreamControl};
+use nuncio_core::runtime::{NoRuntime, Runtime};
+use nuncio_core::stats::Stats;
+use nuncio_core::stats::lists::http::{self as stat, Hcm, HcmFailures, HcmTimes, Router as RouterList};
+use nuncio_core::stats::lists::listener::{self as listener_stat, ListenerHttp};
+use tokio::task::AbortHandle;
+
+use crate::codec::http1::ServerOptions;
+use crate::http::router::{Route, Scratch};
+use crate::network::{Connection, NetworkFilter, NetworkFilterConfig};
+use crate::upstream::Worker;
+
+pub mod config;
+pub mod connection;
+pub mod date;
+pub mod down;
+pub mod factory;
+pub mod filter_chain;
+pub mod hygiene;
+pub mod local_reply;
+pub mod path;
+pub mod stream;
+
+pub use factory::SUPPORTED;
+
+use config::Config;
+use connection::HttpConnection;
+use filter_chain::{DecodeChain, EncodeChain};
+use path::Normalized;
+use stream::ActiveStream;
+
+/// How many finished streams a worker keeps per manager for reuse.
+const KEEP_STREAMS: usize = 256;
+
+/// One connection manager on one worker.
+pub struct HttpConnectionManager {
+    pub config: Arc<Config>,
+    pub worker: Rc<Worker>,
+    pub stats: Stats<Hcm>,
+    pub times: Stats<HcmTimes>,
+    pub failures: Stats<HcmFailures>,
+    pub router: Stats<RouterList>,
+    listener: Stats<ListenerHttp>,
+    pub loggers: Vec<Box<dyn AccessLog>>,
+    pub date: date::DateCache,
+    pub codec_options: Rc<ServerOptions>,
+    pub runtime: Rc<dyn Runtime>,
+    free: RefCell<Vec<Box<ActiveStream>>>,
+    /// Taken and given back, since a formatter may come to another.
+    scratch: Cell<Option<Box<Scratch>>>,
+}
+
+impl HttpConnectionManager {
+    /// A stream record, new or used before.
+    pub fn take_stream(&self) -> Box<ActiveStream> {
+        self.free.borrow_mut().pop().unwrap_or_else(|| Box::new(ActiveStream::new(self)))
+    }
+
+    /// Takes a record back: counts and logs the stream if there was one.
+    pub fn give_stream(&self, mut stream: Box<ActiveStream>) {
+        stream.complete(self);
+        let mut free = self.free.borrow_mut();
+        if free.len() < KEEP_STREAMS {
+            free.push(stream);
+        }
+    }
+
+    /// One stream's filters: both directions, each in the order it runs.
+    pub fn instantiate_filters(&self) -> (DecodeChain, EncodeChain) {
+        let mut decode = DecodeChain::default();
+        let mut encode = EncodeChain::default();
+        for (position, filter) in (0u8..).zip(&self.config.filters) {
+            let halves = filter.config.instantiate(&self.worker.context);
+            if let Some(half) = halves.decode {
+                decode.push(position, half);
+            }
+            if let Some(half) = halves.encode {
+                encode.push(position, half);
+            }
+        }
+        encode.reverse();
+        (decode, encode)
+    }
+
+    /// Which filters the route switches off (or, of those that are off by default, does not switch
+    /// on): a bit for each position.
+    pub fn disabled_filters(&self, route: Option<&Route>) -> u64 {
+        let mut bits = 0;
+        for (position, filter) in self.config.filters.iter().enumerate().take(64) {
+            let disabled = match route {
+                None => filter.disabled,
+                Some(route) => match route.filter_disabled(&filter.name) {
+                    Some(disabled) => disabled,
+                    // A configuration for this route switches the filter on.
+                    None => filter.disabled && route.filter_configs(&filter.name).is_empty(),
+                },
+            };
+            bits |= u64::from(disabled) << position;
+        }
+        bits
+    }
+
+    /// What no filter and no route may see: refused before anything else.
+    pub fn check_request(&self, head: &mut RequestHead) -> Option<LocalReply> {
+        // No upgrade is configured, so none is allowed; CONNECT is one.
+        if let Some(reply) = self.normalize_path(head) {
+            return Some(reply);
+        }
+        if head.headers.contains("upgrade") || head.method() == b"CONNECT" {
+            self.failures.inc(stat::DOWNSTREAM_RQ_WS_ON_NON_WS_ROUTE);
+            return Some(LocalReply::new(403, "upgrade_failed"));
+        }
+        None
+    }
+
+    /// Runs `apply` with what formatters may know of the stream, and the worker's scratch for values.
+    pub fn with_scratch<T>(
+        &self,
+        control: &StreamControl,
+        apply: impl FnOnce(&LogContext<'_>, &mut Scratch) -> T,
+    ) -> T {
+        let mut scratch = self.scratch.take().unwrap_or_default();
+        let connection = control.connection();
+        let route = control.route();
+        let info = control.info();
+        let context = LogContext {
+            connection: connection.as_deref(),
+            route: route.as_deref(),
+            rng: Some(&self.worker.context.rng),
+            ..LogContext::new(&info)
+        };
+        let result = apply(&context, &mut scratch);
+        self.scratch.set(Some(scratch));
+        result
+    }
+
+    fn normalize_path(&self, head: &mut RequestHead) -> Option<LocalReply> {
+        let path = head.path()?;
+        match self.config.path.apply(path) {
+            Normalized::Unchanged => None,
+            Normalized::Changed(clean) => {
+                let clean = clean.into_owned();
+                head.headers.set(":path", &clean);
+                None
+            }
+            Normalized::Rejected => {
+                self.failures.inc(stat::DOWNSTREAM_RQ_FAILED_PATH_NORMALIZATION);
+                Some(LocalReply::new(400, "path_normalization_failed"))
+            }
+            Normalized::Redirect(clean) => {
+                self.failures.inc(stat::DOWNSTREAM_RQ_REDIRECTED_WITH_NORMALIZED_PATH);
+                Some(LocalReply::new(307, "path_normalization_failed").header("location", clean))
+            }
+        }
+    }
+
+    pub fn count_response(&self, status: u16, took: Duration) {
+        self.stats.inc(stat::DOWNSTREAM_RQ_COMPLETED);
+        self.listener.inc(listener_stat::DOWNSTREAM_RQ_COMPLETED);
+        let class = match status / 100 {
+            1 => Some((stat::DOWNSTREAM_RQ_1XX, listener_stat::DOWNSTREAM_RQ_1XX)),
+            2 => Some((stat::DOWNSTREAM_RQ_2XX, listener_stat::DOWNSTREAM_RQ_2XX)),
+            3 => Some((stat::DOWNSTREAM_RQ_3XX, listener_stat::DOWNSTREAM_RQ_3XX)),
+            4 => Some((stat::DOWNSTREAM_RQ_4XX, listener_stat::DOWNSTREAM_RQ_4XX)),
+            5 => Some((stat::DOWNSTREAM_RQ_5XX, listener_stat::DOWNSTREAM_RQ_5XX)),
+            _ => None,
+        };
+        if let Some((manager, listener)) = class {
+            self.stats.inc(manager);
+            self.listener.inc(listener);
+        }
+        self.times.record(stat::DOWNSTREAM_RQ_TIME, took.as_millis() as u64);
+    }
+}
+
+/// The worker's end of the network filter.
+struct Filter(Rc<HttpConnectionManager>);
+
+impl NetworkFilter for Filter {
+    fn serve(&self, connection: Connection) -> AbortHandle {
+        let id = connection.info.id;
+        self.0.worker.spawn(id, HttpConnection::new(connection, self.0.clone()))
+    }
+}
+
+/// The shared configuration as listeners hold it.
+pub struct Handle(Arc<Config>);
+
+impl NetworkFilterConfig for Handle {
+    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn NetworkFilter> {
+        let config = self.0.clone();
+        let stats = &worker.context.stats;
+        Rc::new(Filter(Rc::new(HttpConnectionManager {
+            stats: Stats::new(stats, config.scopes.http),
+            times: Stats::new(stats, config.scopes.http),
+            failures: Stats::new(stats, config.scopes.http),
+            router: Stats::new(stats, config.scopes.http),
+            listener: Stats::new(stats, config.scopes.listener),
+            loggers: config.access_logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
+            date: date::DateCache::default(),
+            codec_options: Rc::new(config.codec.clone()),
+            runtime: Rc::new(NoRuntime),
+            free: RefCell::default(),
+            scratch: Cell::default(),
+            worker: worker.clone(),
+            config,
+        })))
+    }
+}

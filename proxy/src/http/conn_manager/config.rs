@@ -1,0 +1,144 @@
+//! The checked configuration of an HTTP connection manager, shared by all workers.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuncio_core::access_log::AccessLogConfig;
+use nuncio_core::http::HttpFilter;
+use nuncio_core::net::CidrRange;
+use nuncio_core::stats::ScopeId;
+
+use super::path::PathRules;
+use crate::codec::http1::ServerOptions;
+use crate::http::router::RouteConfig;
+
+/// Who a request is said to be from, and what we say about ourselves.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    pub use_remote_address: bool,
+    pub skip_xff_append: bool,
+    pub xff_num_trusted_hops: u32,
+    pub append_x_forwarded_port: bool,
+    /// Empty: nobody is internal.
+    pub internal_ranges: Vec<CidrRange>,
+    pub generate_request_id: bool,
+    pub preserve_external_request_id: bool,
+    pub always_set_request_id_in_response: bool,
+    pub add_user_agent: Option<UserAgent>,
+    pub via: Option<Arc<str>>,
+    pub server_name: Arc<str>,
+    pub server_header: ServerHeader,
+}
+
+/// `add_user_agent`: this node's names for upstreams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserAgent {
+    pub cluster: String,
+    pub node: String,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Self {
+            use_remote_address: false,
+            skip_xff_append: false,
+            xff_num_trusted_hops: 0,
+            append_x_forwarded_port: false,
+            internal_ranges: Vec::new(),
+            generate_request_id: true,
+            preserve_external_request_id: false,
+            always_set_request_id_in_response: false,
+            add_user_agent: None,
+            via: None,
+            server_name: "envoy".into(),
+            server_header: ServerHeader::Overwrite,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerHeader {
+    Overwrite,
+    AppendIfAbsent,
+    PassThrough,
+}
+
+/// Deadlines; `None` is "for ever".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timeouts {
+    /// A connection without streams.
+    pub idle: Option<Duration>,
+    /// A stream without progress.
+    pub stream_idle: Option<Duration>,
+    /// From the head's arrival to the request's end.
+    pub request: Option<Duration>,
+    /// From a head's first byte to its last.
+    pub request_headers: Option<Duration>,
+    pub max_connection: Option<Duration>,
+    pub max_stream: Option<Duration>,
+    /// Between telling a client to go and closing.
+    pub drain: Duration,
+    /// How long a connection that we close may take to read our last bytes.
+    pub delayed_close: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            idle: Some(Duration::from_secs(3600)),
+            stream_idle: Some(Duration::from_secs(300)),
+            request: None,
+            request_headers: None,
+            max_connection: None,
+            max_stream: None,
+            drain: Duration::from_secs(5),
+            delayed_close: Duration::from_secs(1),
+        }
+    }
+}
+
+/// One configured HTTP filter, in its place.
+pub struct ConfiguredFilter {
+    /// Its name in the configuration: the key of per-route configuration.
+    pub name: Arc<str>,
+    pub config: Arc<dyn HttpFilter>,
+    /// `disabled: true`: only where a route enables it.
+    pub disabled: bool,
+}
+
+/// `envoy.extensions.filters.http.router.v3.Router`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RouterConfig {
+    /// No `x-envoy-*` headers of ours on requests and responses.
+    pub suppress_envoy_headers: bool,
+    pub respect_expected_rq_timeout: bool,
+}
+
+/// Where the manager's objects count.
+#[derive(Debug, Clone, Copy)]
+pub struct Scopes {
+    /// `http.<stat_prefix>.`
+    pub http: ScopeId,
+    /// `listener.<address>.http.<stat_prefix>.`
+    pub listener: ScopeId,
+    /// `http1.`: the codec's own.
+    pub codec: ScopeId,
+}
+
+/// All of it.
+pub struct Config {
+    pub identity: Identity,
+    pub timeouts: Timeouts,
+    pub filters: Vec<ConfiguredFilter>,
+    pub router: RouterConfig,
+    pub path: PathRules,
+    pub routes: Arc<RouteConfig>,
+    pub access_logs: Vec<Arc<dyn AccessLogConfig>>,
+    pub codec: ServerOptions,
+    pub max_requests_per_connection: Option<u32>,
+    pub proxy_100_continue: bool,
+    /// What a loopback peer is called in `x-forwarded-for`.
+    pub local_ip: Option<IpAddr>,
+    pub scopes: Scopes,
+}

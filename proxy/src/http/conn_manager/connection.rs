@@ -1,0 +1,322 @@
+//! A client's HTTP/1 connection: one small future that waits for a head, runs a stream, and either
+//! waits for the next head or closes.
+//!
+//! An idle connection holds the socket, two counted references and one timer: everything a stream
+//! needs is in an [`ActiveStream`] that comes from the worker's free list and goes back to it.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nuncio_core::http::LocalReply;
+use nuncio_core::net::ConnectionInfo;
+use nuncio_core::stats::GaugeGuard;
+use nuncio_core::stats::lists::http::{self as stat, Hcm};
+use nuncio_core::stream_info::ResponseFlag;
+use tokio::time::{Instant, Sleep};
+
+use super::stream::{ActiveStream, End};
+use super::{HttpConnectionManager, down::Down};
+use crate::codec::http1::{RequestError, ServerConn};
+use crate::lifecycle::Drain;
+use crate::network::Connection;
+
+/// Where the connection is between its first byte and its last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// No stream; perhaps part of a head.
+    Waiting,
+    Streaming,
+    /// Our last bytes are written, then FIN; what the client still sends is read and dropped until
+    /// it closes too.
+    Closing,
+    Closed,
+}
+
+/// A client that is still sending when we close may send this much more before it is reset.
+const LINGER: usize = 64 * 1024;
+
+/// Who ended the connection, for the counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Local,
+    Remote,
+}
+
+pub struct HttpConnection {
+    conn: ServerConn,
+    manager: Rc<HttpConnectionManager>,
+    info: Rc<ConnectionInfo>,
+    drain: Rc<Drain>,
+    active: Option<Box<ActiveStream>>,
+    phase: Phase,
+    ended: Ended,
+    requests: u32,
+    /// How much of an unwanted body is still read after we closed.
+    linger: usize,
+    started: Instant,
+    /// What the current phase ends by; for a stream, the stream's own deadlines are asked instead.
+    until: Option<Instant>,
+    /// When the first byte of the head came that is not complete yet.
+    head_since: Option<Instant>,
+    drain_after: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+    _gauges: [GaugeGuard<Hcm>; 2],
+    _guards: Box<dyn std::any::Any>,
+}
+
+impl HttpConnection {
+    pub fn new(connection: Connection, manager: Rc<HttpConnectionManager>) -> Self {
+        let now = Instant::now();
+        manager.stats.inc(stat::DOWNSTREAM_CX_TOTAL);
+        manager.stats.inc(stat::DOWNSTREAM_CX_HTTP1_TOTAL);
+        let gauges =
+            [manager.stats.gauge(stat::DOWNSTREAM_CX_ACTIVE), manager.stats.gauge(stat::DOWNSTREAM_CX_HTTP1_ACTIVE)];
+        Self {
+            conn: ServerConn::new(connection.io, connection.preread, manager.codec_options.clone()),
+            info: connection.info,
+            drain: connection.drain,
+            active: None,
+            phase: Phase::Waiting,
+            ended: Ended::Remote,
+            requests: 0,
+            linger: LINGER,
+            started: now,
+            until: manager.config.timeouts.idle.map(|d| now + d),
+            head_since: None,
+            drain_after: manager.config.timeouts.max_connection.map(|d| now + d),
+            timer: None,
+            _gauges: gauges,
+            _guards: connection.guards,
+            manager,
+        }
+    }
+
+    /// Runs until nothing more can be done now.
+    fn step(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<()> {
+        loop {
+            match self.phase {
+                Phase::Waiting => {
+                    let mut active = self.active.take().unwrap_or_else(|| self.manager.take_stream());
+                    match self.conn.poll_request(cx, &self.manager.worker.buffers, scratch, &mut active.request) {
+                        Poll::Pending => {
+                            self.manager.give_stream(active);
+                            self.note_partial_head();
+                            return Poll::Pending;
+                        }
+                        Poll::Ready(Ok(None)) => {
+                            self.manager.give_stream(active);
+                            self.phase = Phase::Closed;
+                        }
+                        Poll::Ready(Ok(Some(()))) => self.begin(active),
+                        Poll::Ready(Err(error)) => self.refuse(active, error),
+                    }
+                }
+                Phase::Streaming => {
+                    let Some(active) = self.active.as_mut() else {
+                        self.phase = Phase::Closed;
+                        continue;
+                    };
+                    let mut down = Down::Http1(&mut self.conn);
+                    match active.poll(cx, &mut down, &self.manager, scratch) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(end) => self.stream_over(end),
+                    }
+                }
+                Phase::Closing => {
+                    let buffers = &self.manager.worker.buffers;
+                    match self.conn.poll_drain_and_close(cx, buffers, scratch, &mut self.linger) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(()) => self.phase = Phase::Closed,
+                    }
+                }
+                Phase::Closed => return Poll::Ready(()),
+            }
+        }
+    }
+
+    fn note_partial_head(&mut self) {
+        if self.head_since.is_none() && self.conn.head_begun() {
+            let now = Instant::now();
+            self.head_since = Some(now);
+            if let Some(limit) = self.manager.config.timeouts.request_headers {
+                self.until = Some(now + limit);
+            }
+        }
+    }
+
+    /// A whole head is here.
+    fn begin(&mut self, mut active: Box<ActiveStream>) {
+        self.requests = self.requests.saturating_add(1);
+        self.head_since = None;
+        self.until = None;
+        self.manager.stats.inc(stat::DOWNSTREAM_RQ_HTTP1_TOTAL);
+        if !self.manager.config.proxy_100_continue {
+            self.conn.send_continue(&self.manager.worker.buffers);
+        }
+        active.begin(&self.manager, &self.info, &self.drain, self.requests);
+        self.active = Some(active);
+        self.phase = Phase::Streaming;
+    }
+
+    /// What came is not a request: it is answered, logged, and nothing after it is looked at.
+    fn refuse(&mut self, mut active: Box<ActiveStream>, error: RequestError) {
+        self.head_since = None;
+        self.until = None;
+        let mut reply = LocalReply::new(error.status, error.details).body(error.body);
+        if error.protocol_error {
+            self.manager.failures.inc(stat::DOWNSTREAM_CX_PROTOCOL_ERROR);
+            reply = reply.flag(ResponseFlag::DownstreamProtocolError);
+        }
+        active.begin_refused(&self.manager, &self.info, &self.drain, reply);
+        self.active = Some(active);
+        self.phase = Phase::Streaming;
+    }
+
+    fn stream_over(&mut self, end: End) {
+        if let Some(active) = self.active.take() {
+            self.manager.give_stream(active);
+        }
+        match end {
+            End::KeepAlive if !self.conn.reusable_after_response() => self.close_gracefully(),
+            End::KeepAlive => {
+                self.conn.next_request(&self.manager.worker.buffers);
+                self.phase = Phase::Waiting;
+                self.until = self.manager.config.timeouts.idle.map(|d| Instant::now() + d);
+            }
+            End::Close => self.close_gracefully(),
+            End::ClientGone => {
+                self.manager.failures.inc(stat::DOWNSTREAM_CX_DESTROY_ACTIVE_RQ);
+                self.manager.failures.inc(stat::DOWNSTREAM_CX_DESTROY_REMOTE_ACTIVE_RQ);
+                self.phase = Phase::Closed;
+            }
+            End::Reset => {
+                self.ended = Ended::Local;
+                // What was sent of the response still goes out: the client sees that it is short.
+                self.close_gracefully();
+            }
+            End::HandedOver => self.phase = Phase::Closed,
+        }
+    }
+
+    /// We close: what is buffered is written, FIN is sent, and the client gets a moment to read.
+    fn close_gracefully(&mut self) {
+        self.ended = Ended::Local;
+        self.phase = Phase::Closing;
+        self.until = Some(Instant::now() + self.manager.config.timeouts.delayed_close.max(Duration::from_millis(1)));
+    }
+
+    /// The earliest moment at which something must happen.
+    fn deadline(&self) -> Option<Instant> {
+        let stream = match (self.phase, &self.active) {
+            (Phase::Streaming, Some(active)) => active.deadline(),
+            _ => None,
+        };
+        [self.until, stream, self.drain_after].into_iter().flatten().min()
+    }
+
+    /// Something's time is up at `now`.
+    fn expire(&mut self, now: Instant) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.drain_after) {
+            self.drain_after = None;
+            self.manager.failures.inc(stat::DOWNSTREAM_CX_MAX_DURATION_REACHED);
+            match self.phase {
+                Phase::Waiting => self.close_gracefully(),
+                _ => self.active.iter_mut().for_each(|a| a.close_after_response()),
+            }
+        }
+        if due(self.until) {
+            self.until = None;
+            match self.phase {
+                Phase::Waiting
+                    if self.head_since.is_some() && self.manager.config.timeouts.request_headers.is_some() =>
+                {
+                    self.manager.failures.inc(stat::DOWNSTREAM_RQ_HEADER_TIMEOUT);
+                    let mut active = self.manager.take_stream();
+                    active.begin_refused(
+                        &self.manager,
+                        &self.info,
+                        &self.drain,
+                        LocalReply::new(408, "request_header_timeout").body("request header timeout"),
+                    );
+                    self.active = Some(active);
+                    self.head_since = None;
+                    self.phase = Phase::Streaming;
+                }
+                Phase::Waiting => {
+                    self.manager.failures.inc(stat::DOWNSTREAM_CX_IDLE_TIMEOUT);
+                    self.close_gracefully();
+                }
+                Phase::Closing => {
+                    self.manager.failures.inc(stat::DOWNSTREAM_CX_DELAYED_CLOSE_TIMEOUT);
+                    self.phase = Phase::Closed;
+                }
+                Phase::Streaming | Phase::Closed => {}
+            }
+        }
+        if self.phase == Phase::Streaming
+            && let Some(active) = self.active.as_mut()
+        {
+            active.expire(now, &mut Down::Http1(&mut self.conn), &self.manager);
+        }
+    }
+}
+
+impl Future for HttpConnection {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        loop {
+            let manager = this.manager.clone();
+            let mut scratch = manager.worker.buffers.take_scratch();
+            let result = this.step(cx, &mut scratch);
+            manager.worker.buffers.give_scratch(scratch);
+            if result.is_ready() {
+                return Poll::Ready(());
+            }
+            let Some(deadline) = this.deadline() else { return Poll::Pending };
+            // One timer: moved only when something is due earlier; when it fires early it is armed again.
+            let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+            if timer.deadline() > deadline {
+                timer.as_mut().reset(deadline);
+            }
+            let mut due = false;
+            while timer.as_mut().poll(cx).is_ready() {
+                let now = Instant::now();
+                if deadline <= now {
+                    due = true;
+                    // Far away until the next deadline is known.
+                    timer.as_mut().reset(now + Duration::from_secs(86_400));
+                    break;
+                }
+                timer.as_mut().reset(deadline);
+            }
+            if !due {
+                return Poll::Pending;
+            }
+            this.expire(Instant::now());
+        }
+    }
+}
+
+impl Drop for HttpConnection {
+    fn drop(&mut self) {
+        if let Some(mut active) = self.active.take() {
+            active.client_gone();
+            self.manager.give_stream(active);
+        }
+        let stats = &self.manager.stats;
+        stats.inc(stat::DOWNSTREAM_CX_DESTROY);
+        stats.inc(match self.ended {
+            Ended::Local => stat::DOWNSTREAM_CX_DESTROY_LOCAL,
+            Ended::Remote => stat::DOWNSTREAM_CX_DESTROY_REMOTE,
+        });
+        self.manager.times.record(stat::DOWNSTREAM_CX_LENGTH_MS, self.started.elapsed().as_millis() as u64);
+        let (received, sent) = self.conn.totals();
+        self.manager.stats.add(stat::DOWNSTREAM_CX_RX_BYTES_TOTAL, received);
+        self.manager.stats.add(stat::DOWNSTREAM_CX_TX_BYTES_TOTAL, sent);
+    }
+}

@@ -1,0 +1,382 @@
+//! From the protobuf message to the checked [`Config`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nuncio_api::any::unpack;
+use nuncio_api::pb::envoy::config::core::v3::HttpProtocolOptions;
+use nuncio_api::pb::envoy::extensions::filters::http::router::v3::Router as RouterProto;
+use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager as Proto, HttpFilter as FilterProto, http_connection_manager as proto,
+    http_filter::ConfigType,
+};
+use nuncio_api::pb::google::protobuf::Duration as DurationProto;
+use nuncio_api::supports;
+use nuncio_core::error::ConfigError;
+use nuncio_core::extension::FactoryContext;
+use nuncio_core::net::CidrRange;
+use nuncio_core::stats::lists;
+
+use super::Handle;
+use super::config::{Config, ConfiguredFilter, Identity, RouterConfig, Scopes, ServerHeader, Timeouts, UserAgent};
+use super::path::{EscapedSlashes, PathRules};
+use crate::codec::http1::{HeaderCase, ServerOptions, Underscores};
+use crate::http::filters::HttpFilters;
+use crate::http::router::{BuildContext, RouteConfig};
+use crate::network::{ListenerInfo, NetworkFilterConfig, NetworkFilterFactory};
+
+supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager" {
+    stat_prefix, http_filters, add_user_agent, common_http_protocol_options, http_protocol_options, server_name,
+    server_header_transformation, max_request_headers_kb, stream_idle_timeout, request_timeout,
+    request_headers_timeout, drain_timeout, delayed_close_timeout, access_log, use_remote_address,
+    xff_num_trusted_hops, internal_address_config, skip_xff_append, via, generate_request_id,
+    preserve_external_request_id, always_set_request_id_in_response, proxy_100_continue, route_config,
+    append_x_forwarded_port, normalize_path, merge_slashes, path_with_escaped_slashes_action,
+} noop {
+    tracing: "no tracer is implemented: requests are not traced",
+    http2_protocol_options: "read for HTTP/2, which is not served yet",
+    http3_protocol_options: "HTTP/3 is not served",
+} values {
+    codec_type: ["AUTO", "HTTP1"],
+    forward_client_cert_details: ["SANITIZE"],
+    stream_error_on_invalid_http_message: ["false"],
+});
+supports!(pub INTERNAL_ADDRESSES =
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.InternalAddressConfig" {
+    cidr_ranges, unix_sockets,
+});
+supports!(pub HTTP_FILTER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter" {
+    name, typed_config, disabled, is_optional,
+});
+supports!(pub ROUTER = "envoy.extensions.filters.http.router.v3.Router" {
+    suppress_envoy_headers, respect_expected_rq_timeout,
+} noop {
+    start_child_span: "no tracer is implemented",
+    dynamic_stats: "per-code counters cost nothing until used",
+});
+supports!(pub COMMON = "envoy.config.core.v3.HttpProtocolOptions" {
+    idle_timeout, max_connection_duration, max_headers_count, max_stream_duration, headers_with_underscores_action,
+    max_requests_per_connection,
+});
+supports!(pub HTTP1 = "envoy.config.core.v3.Http1ProtocolOptions" {
+    allow_absolute_url, accept_http_10, default_host_for_http_10, header_key_format, enable_trailers,
+    allow_chunked_length,
+} noop {
+    use_balsa_parser: "there is one parser",
+} values {
+    override_stream_error_on_invalid_http_message: ["false"],
+});
+
+/// All entries of this room.
+pub static SUPPORTED: &[&nuncio_api::support::Entry] =
+    &[&HCM, &INTERNAL_ADDRESSES, &HTTP_FILTER, &ROUTER, &COMMON, &HTTP1];
+
+const ROUTER_TYPE: &str = "envoy.extensions.filters.http.router.v3.Router";
+
+/// Reads connection managers.
+pub struct Factory {
+    filters: Arc<HttpFilters>,
+}
+
+impl Factory {
+    pub fn new(filters: Arc<HttpFilters>) -> Self {
+        Self { filters }
+    }
+}
+
+impl NetworkFilterFactory for Factory {
+    fn name(&self) -> &'static str {
+        "envoy.filters.network.http_connection_manager"
+    }
+
+    fn message(&self) -> &'static str {
+        "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+    }
+
+    fn check(
+        &self,
+        config: &[u8],
+        listener: &Arc<ListenerInfo>,
+        context: &FactoryContext<'_>,
+    ) -> Result<Arc<dyn NetworkFilterConfig>, Vec<ConfigError>> {
+        let proto: Proto = nuncio_api::any::decode(config).map_err(|e| vec![ConfigError::new(e.path, e.reason)])?;
+        let mut check = Check { errors: Vec::new(), filters: &self.filters, listener, context };
+        let config = check.config(&proto);
+        match config {
+            Some(config) if check.errors.is_empty() => Ok(Arc::new(Handle(Arc::new(config)))),
+            _ => Err(check.errors),
+        }
+    }
+}
+
+/// One reading of one message; collects every error.
+struct Check<'a> {
+    errors: Vec<ConfigError>,
+    filters: &'a HttpFilters,
+    listener: &'a Arc<ListenerInfo>,
+    context: &'a FactoryContext<'a>,
+}
+
+impl Check<'_> {
+    fn error(&mut self, path: impl Into<String>, reason: impl Into<String>) {
+        self.errors.push(ConfigError::new(path, reason));
+    }
+
+    fn config(&mut self, proto: &Proto) -> Option<Config> {
+        let (filters, router) = self.filters(&proto.http_filters);
+        let routes = self.routes(proto);
+        let access_logs = self.access_logs(proto);
+        let common = proto.common_http_protocol_options.clone().unwrap_or_default();
+        let prefix: Arc<str> = proto.stat_prefix.as_str().into();
+        let listener: Arc<str> = format!("{}.http.{}", self.listener.stat_name, proto.stat_prefix).into();
+        let scopes = Scopes {
+            http: self.context.scope(&lists::http::SCOPE, &prefix),
+            listener: self.context.scope(&lists::listener::HTTP_SCOPE, &listener),
+            codec: self.context.scope(&lists::http1::SCOPE, &"http1".into()),
+        };
+        Some(Config {
+            identity: self.identity(proto),
+            timeouts: timeouts(proto, &common),
+            filters,
+            router,
+            path: path_rules(proto),
+            routes: routes?,
+            access_logs,
+            codec: codec_options(proto, &common),
+            max_requests_per_connection: common.max_requests_per_connection.map(|v| v.value).filter(|n| *n > 0),
+            proxy_100_continue: proto.proxy_100_continue,
+            local_ip: crate::net::first_local_ip(),
+            scopes,
+        })
+    }
+
+    fn routes(&mut self, proto: &Proto) -> Option<Arc<RouteConfig>> {
+        let Some(proto::RouteSpecifier::RouteConfig(routes)) = &proto.route_specifier else {
+            self.error("route_specifier", "only an inline `route_config` is implemented");
+            return None;
+        };
+        let filters = self.filters;
+        let filter_config = |_: &str, config: &nuncio_api::pb::google::protobuf::Any| {
+            filters.find_route(&config.type_url).map(|factory| factory.create_route_config(config)).transpose()
+        };
+        let context = BuildContext {
+            has_cluster: self.context.has_cluster,
+            validate_clusters: true,
+            filter_config: &filter_config,
+        };
+        match RouteConfig::from_proto(routes, &context) {
+            Ok(config) => Some(Arc::new(config)),
+            Err(errors) => {
+                self.errors.extend(errors.into_iter().map(|e| e.within("route_config")));
+                None
+            }
+        }
+    }
+
+    /// All filters but the last, which must be the router.
+    fn filters(&mut self, protos: &[FilterProto]) -> (Vec<ConfiguredFilter>, RouterConfig) {
+        let mut filters = Vec::new();
+        let mut router = None;
+        for (i, proto) in protos.iter().enumerate() {
+            let path = format!("http_filters[{i}]");
+            let last = i + 1 == protos.len();
+            let config = match &proto.config_type {
+                Some(ConfigType::TypedConfig(config)) => config,
+                Some(ConfigType::ConfigDiscovery(_)) => {
+                    self.error(format!("{path}.config_discovery"), "is not implemented");
+                    continue;
+                }
+                None => {
+                    self.error(
+                        path,
+                        format!("Didn't find a registered implementation for '{}' with type URL: ''", proto.name),
+                    );
+                    continue;
+                }
+            };
+            if nuncio_api::any::type_name(&config.type_url) == ROUTER_TYPE {
+                if !last {
+                    self.error(path, format!("Error: terminal filter named {} of type envoy.filters.http.router must be the last filter in a http filter chain.", proto.name));
+                    continue;
+                }
+                match unpack::<RouterProto>(config) {
+                    Ok(message) => {
+                        router = Some(RouterConfig {
+                            suppress_envoy_headers: message.suppress_envoy_headers,
+                            respect_expected_rq_timeout: message.respect_expected_rq_timeout,
+                        });
+                    }
+                    Err(e) => self.error(path, e.reason),
+                }
+                continue;
+            }
+            if last {
+                self.error(
+                    &path,
+                    format!(
+                        "Error: non-terminal filter named {} of type {} is the last filter in a http filter chain.",
+                        proto.name,
+                        self.type_label(&config.type_url)
+                    ),
+                );
+            }
+            if let Some(filter) = self.filter(proto, config, &path) {
+                filters.push(filter);
+            }
+        }
+        if protos.is_empty() {
+            self.error("http_filters", "the last filter must be the router, and there is none");
+        }
+        (filters, router.unwrap_or_default())
+    }
+
+    fn type_label(&self, type_url: &str) -> String {
+        self.filters.find(type_url).map_or_else(|| type_url.to_owned(), |f| f.name().to_owned())
+    }
+
+    fn filter(
+        &mut self,
+        proto: &FilterProto,
+        config: &nuncio_api::pb::google::protobuf::Any,
+        path: &str,
+    ) -> Option<ConfiguredFilter> {
+        let Some(factory) = self.filters.find(&config.type_url) else {
+            if proto.is_optional {
+                self.context
+                    .warn(path, format!("{} is not implemented; the filter is optional and left out", config.type_url));
+            } else {
+                let name = &proto.name;
+                self.error(
+                    path,
+                    format!(
+                        "Didn't find a registered implementation for '{name}' with type URL: '{}'",
+                        config.type_url
+                    ),
+                );
+            }
+            return None;
+        };
+        match factory.create(config, self.context) {
+            Ok(made) => {
+                Some(ConfiguredFilter { name: proto.name.as_str().into(), config: made, disabled: proto.disabled })
+            }
+            Err(error) => {
+                self.errors.push(error.within(&format!("{path}.typed_config")));
+                None
+            }
+        }
+    }
+
+    fn access_logs(&mut self, proto: &Proto) -> Vec<Arc<dyn nuncio_core::access_log::AccessLogConfig>> {
+        crate::access_log::check(&proto.access_log, self.context).unwrap_or_else(|errors| {
+            self.errors.extend(errors);
+            Vec::new()
+        })
+    }
+
+    fn identity(&mut self, proto: &Proto) -> Identity {
+        use proto::ServerHeaderTransformation as Transformation;
+        let mut internal_ranges = Vec::new();
+        if let Some(internal) = &proto.internal_address_config {
+            for (i, range) in internal.cidr_ranges.iter().enumerate() {
+                match range.address_prefix.parse() {
+                    Ok(ip) => internal_ranges
+                        .push(CidrRange::new(ip, range.prefix_len.as_ref().map_or(0, |l| l.value.min(128) as u8))),
+                    Err(_) => self.error(
+                        format!("internal_address_config.cidr_ranges[{i}].address_prefix"),
+                        format!("malformed IP address: {}", range.address_prefix),
+                    ),
+                }
+            }
+        }
+        let node = self.context.node;
+        Identity {
+            use_remote_address: proto.use_remote_address.is_some_and(|v| v.value),
+            skip_xff_append: proto.skip_xff_append,
+            xff_num_trusted_hops: proto.xff_num_trusted_hops,
+            append_x_forwarded_port: proto.append_x_forwarded_port,
+            internal_ranges,
+            generate_request_id: proto.generate_request_id.is_none_or(|v| v.value),
+            preserve_external_request_id: proto.preserve_external_request_id,
+            always_set_request_id_in_response: proto.always_set_request_id_in_response,
+            add_user_agent: proto
+                .add_user_agent
+                .is_some_and(|v| v.value)
+                .then(|| UserAgent { cluster: node.cluster.clone(), node: node.id.clone() }),
+            via: (!proto.via.is_empty()).then(|| proto.via.as_str().into()),
+            server_name: if proto.server_name.is_empty() { "envoy".into() } else { proto.server_name.as_str().into() },
+            server_header: match proto.server_header_transformation() {
+                Transformation::Overwrite => ServerHeader::Overwrite,
+                Transformation::AppendIfAbsent => ServerHeader::AppendIfAbsent,
+                Transformation::PassThrough => ServerHeader::PassThrough,
+            },
+        }
+    }
+}
+
+/// Unset is the default, zero is "for ever".
+fn limit(proto: Option<&DurationProto>, default: Option<Duration>) -> Option<Duration> {
+    match proto {
+        None => default,
+        Some(d) => Some(duration(d)).filter(|d| !d.is_zero()),
+    }
+}
+
+fn duration(proto: &DurationProto) -> Duration {
+    Duration::new(proto.seconds.max(0) as u64, proto.nanos.clamp(0, 999_999_999) as u32)
+}
+
+fn path_rules(proto: &Proto) -> PathRules {
+    use proto::PathWithEscapedSlashesAction as Action;
+    PathRules {
+        normalize: proto.normalize_path.is_some_and(|v| v.value),
+        merge_slashes: proto.merge_slashes,
+        escaped_slashes: match proto.path_with_escaped_slashes_action() {
+            Action::ImplementationSpecificDefault | Action::KeepUnchanged => EscapedSlashes::Keep,
+            Action::RejectRequest => EscapedSlashes::Reject,
+            Action::UnescapeAndRedirect => EscapedSlashes::UnescapeAndRedirect,
+            Action::UnescapeAndForward => EscapedSlashes::UnescapeAndForward,
+        },
+    }
+}
+
+fn timeouts(proto: &Proto, common: &HttpProtocolOptions) -> Timeouts {
+    let default = Timeouts::default();
+    Timeouts {
+        idle: limit(common.idle_timeout.as_ref(), default.idle),
+        stream_idle: limit(proto.stream_idle_timeout.as_ref(), default.stream_idle),
+        request: limit(proto.request_timeout.as_ref(), None),
+        request_headers: limit(proto.request_headers_timeout.as_ref(), None),
+        max_connection: limit(common.max_connection_duration.as_ref(), None),
+        max_stream: limit(common.max_stream_duration.as_ref(), None),
+        drain: proto.drain_timeout.as_ref().map_or(default.drain, duration),
+        delayed_close: proto.delayed_close_timeout.as_ref().map_or(default.delayed_close, duration),
+    }
+}
+
+fn codec_options(proto: &Proto, common: &HttpProtocolOptions) -> ServerOptions {
+    use nuncio_api::pb::envoy::config::core::v3::http_protocol_options::HeadersWithUnderscoresAction as Action;
+    use nuncio_api::pb::envoy::config::core::v3::http1_protocol_options::header_key_format::HeaderFormat;
+    let default = ServerOptions::default();
+    let http1 = proto.http_protocol_options.clone().unwrap_or_default();
+    ServerOptions {
+        accept_http_10: http1.accept_http_10,
+        default_host_for_http_10: Some(http1.default_host_for_http_10.as_str().into())
+            .filter(|h: &Box<str>| !h.is_empty()),
+        allow_absolute_url: http1.allow_absolute_url.is_none_or(|v| v.value),
+        enable_trailers: http1.enable_trailers,
+        allow_chunked_length: http1.allow_chunked_length,
+        proxy_100_continue: proto.proxy_100_continue,
+        max_head_bytes: proto.max_request_headers_kb.map_or(default.max_head_bytes, |kb| kb.value as usize * 1024),
+        max_headers: common.max_headers_count.map_or(default.max_headers, |n| n.value as usize),
+        underscores: match common.headers_with_underscores_action() {
+            Action::Allow => Underscores::Allow,
+            Action::RejectRequest => Underscores::Reject,
+            Action::DropHeader => Underscores::Drop,
+        },
+        header_case: match http1.header_key_format.and_then(|f| f.header_format) {
+            Some(HeaderFormat::ProperCaseWords(_)) => HeaderCase::Proper,
+            _ => HeaderCase::Lower,
+        },
+    }
+}

@@ -1,0 +1,311 @@
+//! What the manager does to every request before any filter sees it, and to every response before
+//! it leaves: whose word is trusted, which headers are ours alone to set.
+//!
+//! The trust rules are Envoy's: nobody is internal unless `internal_address_config` says so; with
+//! `use_remote_address` the peer is the client and what it says of itself is replaced.
+
+use std::net::IpAddr;
+
+use nuncio_core::http::{RequestHead, ResponseHead};
+use nuncio_core::net::{Address, CidrRange, ConnectionInfo};
+use nuncio_core::random::Rng;
+
+use super::config::{Identity, ServerHeader};
+
+/// What only this proxy, or a peer it calls internal, may say.
+const INTERNAL_ONLY: &[&str] = &[
+    "x-envoy-retriable-status-codes",
+    "x-envoy-retriable-header-names",
+    "x-envoy-retry-on",
+    "x-envoy-retry-grpc-on",
+    "x-envoy-max-retries",
+    "x-envoy-upstream-alt-stat-name",
+    "x-envoy-upstream-rq-timeout-ms",
+    "x-envoy-upstream-rq-per-try-timeout-ms",
+    "x-envoy-upstream-rq-timeout-alt-response",
+    "x-envoy-expected-rq-timeout-ms",
+    "x-envoy-force-trace",
+    "x-envoy-ip-tags",
+    "x-envoy-original-url",
+    "x-envoy-hedge-on-per-try-timeout",
+];
+
+/// What an edge client must not say either.
+const EDGE_ONLY: &[&str] = &[
+    "x-envoy-decorator-operation",
+    "x-envoy-downstream-service-cluster",
+    "x-envoy-downstream-service-node",
+    "x-envoy-original-path",
+];
+
+/// What was decided about a request's origin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// `x-envoy-*` request controls are honoured.
+    pub internal: bool,
+    /// The client as understood after trusted hops: `%DOWNSTREAM_REMOTE_ADDRESS%`.
+    pub remote: Option<Address>,
+}
+
+/// Makes a request's identity headers trustworthy.
+pub fn mutate_request(
+    head: &mut RequestHead,
+    connection: &ConnectionInfo,
+    identity: &Identity,
+    local_ip: Option<IpAddr>,
+    rng: &Rng,
+) -> Origin {
+    let headers = &mut head.headers;
+    let secure = connection.tls.is_some();
+    let mut remote = None;
+    let trusted;
+    if identity.use_remote_address {
+        trusted = !headers.contains("x-forwarded-for");
+        remote = connection.remote.ip();
+        if identity.xff_num_trusted_hops > 0
+            && let Some(ip) = from_xff(headers.get("x-forwarded-for"), identity.xff_num_trusted_hops - 1)
+        {
+            remote = Some(ip);
+        }
+        if !identity.skip_xff_append {
+            append_xff(head, connection, local_ip);
+        }
+        let headers = &mut head.headers;
+        if identity.xff_num_trusted_hops == 0 || !headers.contains("x-forwarded-proto") {
+            headers.set("x-forwarded-proto", scheme(secure));
+        }
+        if identity.append_x_forwarded_port
+            && (identity.xff_num_trusted_hops == 0 || !headers.contains("x-forwarded-port"))
+            && let Some(port) = connection.local.port()
+        {
+            headers.set_u64("x-forwarded-port", port.into());
+        }
+    } else if let Some(xff) = headers.get("x-forwarded-for") {
+        let xff_single = !xff.contains(&b',');
+        trusted = xff_single;
+        remote = from_xff(Some(xff), identity.xff_num_trusted_hops);
+    } else {
+        trusted = false;
+    }
+    let headers = &mut head.headers;
+    if !headers.contains("x-forwarded-proto") {
+        headers.set("x-forwarded-proto", scheme(secure));
+    }
+    set_scheme(head, secure);
+
+    let headers = &mut head.headers;
+    let internal =
+        trusted && remote.is_some_and(|ip| identity.internal_ranges.iter().any(|r: &CidrRange| r.contains(ip)));
+    let edge = !internal && identity.use_remote_address;
+    if edge {
+        for name in EDGE_ONLY {
+            headers.remove(name);
+        }
+        if let Some(ip) = remote {
+            set_ip(head, "x-envoy-external-address", ip);
+        }
+    }
+    let headers = &mut head.headers;
+    if internal {
+        headers.set("x-envoy-internal", "true");
+    } else {
+        headers.remove("x-envoy-internal");
+        for name in INTERNAL_ONLY {
+            headers.remove(name);
+        }
+    }
+    if let Some(agent) = &identity.add_user_agent {
+        headers.set("x-envoy-downstream-service-cluster", agent.cluster.as_bytes());
+        if !headers.contains("user-agent") {
+            headers.append("user-agent", agent.cluster.as_bytes());
+        }
+        if !agent.node.is_empty() {
+            headers.set("x-envoy-downstream-service-node", agent.node.as_bytes());
+        }
+    }
+    if identity.generate_request_id
+        && (!headers.contains("x-request-id") || (edge && !identity.preserve_external_request_id))
+    {
+        headers.set("x-request-id", rng.uuid_v4());
+    }
+    // SANITIZE, until client certificates are forwarded: nobody's claim of one passes.
+    headers.remove("x-forwarded-client-cert");
+    if let Some(via) = &identity.via {
+        headers.append_to_value("via", ", ", via.as_bytes());
+    }
+    Origin { internal, remote: remote.map(|ip| address(ip, connection)) }
+}
+
+/// The address as the connection's own when it is the same: that keeps the port.
+fn address(ip: IpAddr, connection: &ConnectionInfo) -> Address {
+    if connection.remote.ip() == Some(ip) {
+        return connection.remote.clone();
+    }
+    Address::Ip((ip, 0).into())
+}
+
+fn scheme(secure: bool) -> &'static str {
+    if secure { "https" } else { "http" }
+}
+
+/// `:scheme` follows x-forwarded-proto where that is a scheme, else the connection.
+fn set_scheme(head: &mut RequestHead, secure: bool) {
+    let https = match head.headers.get("x-forwarded-proto") {
+        Some(proto) if proto.eq_ignore_ascii_case(b"https") => true,
+        Some(proto) if proto.eq_ignore_ascii_case(b"http") => false,
+        _ => secure,
+    };
+    head.headers.set(":scheme", scheme(https));
+}
+
+fn set_ip(head: &mut RequestHead, name: &str, ip: IpAddr) {
+    let mut text = IpText::new();
+    head.headers.set(name, text.write(ip));
+}
+
+/// Joined with a bare comma, as Envoy does. A loopback peer is told as this machine's own address,
+/// since nobody further up could make sense of 127.0.0.1.
+fn append_xff(head: &mut RequestHead, connection: &ConnectionInfo, local_ip: Option<IpAddr>) {
+    let Some(mut ip) = connection.remote.ip() else { return };
+    if ip.is_loopback()
+        && let Some(local) = local_ip
+    {
+        ip = local;
+    }
+    let mut text = IpText::new();
+    head.headers.append_to_value("x-forwarded-for", ",", text.write(ip));
+}
+
+/// The address `hops` from the right of x-forwarded-for, if it is one.
+fn from_xff(xff: Option<&[u8]>, hops: u32) -> Option<IpAddr> {
+    let mut entries = xff?.rsplit(|b| *b == b',');
+    let entry = entries.nth(hops as usize)?.trim_ascii();
+    std::str::from_utf8(entry).ok()?.parse().ok()
+}
+
+/// An address as text, without allocating.
+struct IpText {
+    bytes: [u8; 40],
+    len: usize,
+}
+
+impl IpText {
+    fn new() -> Self {
+        Self { bytes: [0; 40], len: 0 }
+    }
+
+    fn write(&mut self, ip: IpAddr) -> &[u8] {
+        use std::io::Write;
+        let mut rest = &mut self.bytes[..];
+        let before = rest.len();
+        // 39 characters are the longest IPv6 text that Display makes without a zone.
+        let _ = write!(rest, "{ip}");
+        self.len = before - rest.len();
+        &self.bytes[..self.len]
+    }
+}
+
+/// Completes a response's head before it leaves.
+pub fn mutate_response(head: &mut ResponseHead, request: &RequestHead, identity: &Identity, date: &[u8]) {
+    let headers = &mut head.headers;
+    for name in ["connection", "keep-alive", "proxy-connection", "transfer-encoding"] {
+        if name != "connection" || head.status != 101 {
+            headers.remove(name);
+        }
+    }
+    match identity.server_header {
+        ServerHeader::Overwrite => headers.set("server", identity.server_name.as_bytes()),
+        ServerHeader::AppendIfAbsent if !headers.contains("server") => {
+            headers.append("server", identity.server_name.as_bytes());
+        }
+        ServerHeader::AppendIfAbsent | ServerHeader::PassThrough => {}
+    }
+    if !headers.contains("date") {
+        headers.append("date", date);
+    }
+    if identity.always_set_request_id_in_response
+        && let Some(id) = request.headers.get("x-request-id")
+    {
+        headers.set("x-request-id", id);
+    }
+    if let Some(via) = &identity.via {
+        headers.append_to_value("via", ", ", via.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(peer: &str) -> ConnectionInfo {
+        ConnectionInfo::new(1, Address::Ip(peer.parse().unwrap()), Address::Ip("10.0.0.1:80".parse().unwrap()))
+    }
+
+    fn request(fields: &[(&str, &str)]) -> RequestHead {
+        RequestHead { headers: fields.iter().copied().collect(), ..Default::default() }
+    }
+
+    fn run(head: &mut RequestHead, peer: &str, identity: &Identity) -> Origin {
+        mutate_request(head, &connection(peer), identity, Some("192.0.2.9".parse().unwrap()), &Rng::with_seed(1))
+    }
+
+    fn edge() -> Identity {
+        Identity { use_remote_address: true, ..Identity::default() }
+    }
+
+    // Expected values: recorded from Envoy 1.40 (hcm_forwarding_headers).
+    #[test]
+    fn at_the_edge_the_peer_is_the_client() {
+        let mut head =
+            request(&[("x-forwarded-for", "1.2.3.4"), ("x-forwarded-proto", "https"), ("x-envoy-retry-on", "5xx")]);
+        let origin = run(&mut head, "127.0.0.1:9", &edge());
+        assert_eq!(head.headers.get_str("x-forwarded-for"), Some("1.2.3.4,192.0.2.9"));
+        assert_eq!(head.headers.get_str("x-forwarded-proto"), Some("http"));
+        assert_eq!(head.headers.get_str("x-envoy-external-address"), Some("127.0.0.1"));
+        assert!(!head.headers.contains("x-envoy-retry-on"));
+        assert_eq!(origin, Origin { internal: false, remote: Some(Address::Ip("127.0.0.1:9".parse().unwrap())) });
+    }
+
+    #[test]
+    fn a_peer_in_a_configured_range_without_xff_is_internal() {
+        let identity = Identity { internal_ranges: vec![CidrRange::new("127.0.0.0".parse().unwrap(), 8)], ..edge() };
+        let mut head = request(&[
+            ("x-envoy-internal", "true"),
+            ("x-envoy-external-address", "9.9.9.9"),
+            ("x-envoy-upstream-rq-timeout-ms", "777"),
+        ]);
+        assert!(run(&mut head, "127.0.0.1:9", &identity).internal);
+        assert_eq!(head.headers.get_str("x-envoy-external-address"), Some("9.9.9.9"));
+        assert!(head.headers.contains("x-envoy-upstream-rq-timeout-ms"));
+        let mut head = request(&[("x-forwarded-for", "1.2.3.4")]);
+        assert!(!run(&mut head, "127.0.0.1:9", &identity).internal);
+        assert_eq!(head.headers.get_str("x-envoy-external-address"), Some("127.0.0.1"));
+    }
+
+    #[test]
+    fn without_use_remote_address_the_headers_stay_but_nobody_is_internal_by_default() {
+        let mut head = request(&[
+            ("x-forwarded-for", "10.1.1.1"),
+            ("x-envoy-retry-on", "5xx"),
+            ("x-envoy-decorator-operation", "op"),
+            ("x-envoy-internal", "true"),
+        ]);
+        let origin = run(&mut head, "10.9.9.9:1", &Identity::default());
+        assert!(!origin.internal);
+        assert_eq!(head.headers.get_str("x-forwarded-for"), Some("10.1.1.1"));
+        assert!(!head.headers.contains("x-envoy-retry-on") && !head.headers.contains("x-envoy-internal"));
+        assert!(head.headers.contains("x-envoy-decorator-operation"));
+    }
+
+    #[test]
+    fn request_ids_are_made_kept_or_replaced() {
+        let mut head = request(&[("x-request-id", "mine")]);
+        run(&mut head, "1.1.1.1:1", &Identity::default());
+        assert_eq!(head.headers.get_str("x-request-id"), Some("mine"));
+        run(&mut head, "1.1.1.1:1", &edge());
+        assert_ne!(head.headers.get_str("x-request-id"), Some("mine"));
+        let mut head = request(&[]);
+        run(&mut head, "1.1.1.1:1", &Identity { generate_request_id: false, ..Identity::default() });
+        assert!(!head.headers.contains("x-request-id"));
+    }
+}

@@ -1,0 +1,328 @@
+//! One request and its response.
+//!
+//! Two state machines, polled by one task: the request side pulls the head through the decode
+//! filters, picks the route, opens the upstream stream and pulls the body; the response side pulls
+//! the upstream's (or a local) response through the encode filters to the client. Each runs while
+//! the other waits. Nothing is pushed: a side reads its next chunk only when the last one has been
+//! taken, so back-pressure needs no callbacks.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use nuncio_core::access_log::{LogContext, LogType};
+use nuncio_core::http::{Chunk, HeaderMap, LocalReply, RequestHead, ResponseHead, StreamControl};
+use nuncio_core::net::ConnectionInfo;
+use nuncio_core::stats::GaugeGuard;
+use nuncio_core::stats::lists::http::{self as stat, Hcm};
+use nuncio_core::stream_info::{ResponseFlag, StreamInfo};
+use tokio::time::Instant;
+
+use super::down::Down;
+use super::filter_chain::{DataOutcome, DecodeChain, EncodeChain, HeadOutcome};
+use super::{HttpConnectionManager, hygiene, local_reply};
+use crate::codec::Body;
+use crate::codec::http1::BodyError;
+use crate::http::router::{Failure, Router};
+use crate::lifecycle::Drain;
+
+mod decode;
+mod encode;
+mod finish;
+
+/// How a stream ended, for its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Both messages are complete.
+    KeepAlive,
+    /// The response is complete, the connection must not be used again.
+    Close,
+    /// The response was cut: the client must notice.
+    Reset,
+    ClientGone,
+    /// An upgrade took the connection over.
+    HandedOver,
+}
+
+/// Where the request is.
+enum Decode {
+    /// In the filters' hands.
+    Head,
+    Collect {
+        limit: usize,
+        partial: bool,
+    },
+    /// Filters are through: the router finds where it goes.
+    Route,
+    /// Waiting for an upstream connection.
+    Open,
+    Body,
+    Trailers,
+    /// All of it is sent, or nobody wants the rest.
+    Done,
+}
+
+/// Where the response is.
+enum Encode {
+    /// None yet.
+    Wait,
+    Head,
+    Collect {
+        limit: usize,
+        partial: bool,
+    },
+    Body,
+    Trailers,
+    Flush,
+    Done(End),
+}
+
+/// Whose response it is.
+enum Source {
+    Upstream,
+    Local(Bytes),
+}
+
+/// Everything of one stream; recycled by the worker.
+pub struct ActiveStream {
+    pub request: RequestHead,
+    response: ResponseHead,
+    pub control: StreamControl,
+    request_trailers: Option<HeaderMap>,
+    response_trailers: Option<HeaderMap>,
+    decode: Decode,
+    decode_chain: DecodeChain,
+    /// What a filter asked to see whole; sent on after the head.
+    collected: Vec<u8>,
+    encode: Encode,
+    encode_chain: EncodeChain,
+    encode_collected: Vec<u8>,
+    source: Source,
+    request_ended: bool,
+    response_ended: bool,
+    response_started: bool,
+    /// The client (or a limit) wants the connection closed after this stream.
+    close_after: bool,
+    drain: Option<Rc<Drain>>,
+    router: Router,
+    request_deadline: Option<Instant>,
+    /// Renewed at each progress.
+    idle_timeout: Option<std::time::Duration>,
+    idle_deadline: Option<Instant>,
+    duration_deadline: Option<Instant>,
+    active: Option<GaugeGuard<Hcm>>,
+}
+
+impl ActiveStream {
+    pub fn new(manager: &HttpConnectionManager) -> Self {
+        let (decode_chain, encode_chain) = manager.instantiate_filters();
+        Self {
+            request: RequestHead::default(),
+            response: ResponseHead::default(),
+            control: StreamControl::new(StreamInfo::new(manager.worker.context.clock.now(), Instant::now())),
+            request_trailers: None,
+            response_trailers: None,
+            decode: Decode::Head,
+            decode_chain,
+            collected: Vec::new(),
+            encode: Encode::Wait,
+            encode_chain,
+            encode_collected: Vec::new(),
+            source: Source::Upstream,
+            request_ended: false,
+            response_ended: false,
+            response_started: false,
+            close_after: false,
+            drain: None,
+            router: Router::default(),
+            request_deadline: None,
+            idle_timeout: None,
+            idle_deadline: None,
+            duration_deadline: None,
+            active: None,
+        }
+    }
+
+    /// A head has arrived in `self.request`; `count` is its number on the connection.
+    pub fn begin(
+        &mut self,
+        manager: &HttpConnectionManager,
+        connection: &Rc<ConnectionInfo>,
+        drain: &Rc<Drain>,
+        count: u32,
+    ) {
+        let now = self.admit(manager, connection, drain);
+        let config = &manager.config;
+        let timeouts = &config.timeouts;
+        if !self.request.framing.is_none() {
+            self.request_deadline = timeouts.request.map(|d| now + d);
+        }
+        self.duration_deadline = timeouts.max_stream.map(|d| now + d);
+        self.idle_timeout = timeouts.stream_idle;
+        self.idle_deadline = self.idle_timeout.map(|d| now + d);
+        if config.max_requests_per_connection.is_some_and(|max| count >= max) {
+            self.close_after = true;
+            manager.failures.inc(stat::DOWNSTREAM_CX_MAX_REQUESTS_REACHED);
+        }
+        if let Some(reply) = manager.check_request(&mut self.request) {
+            return self.reply(reply);
+        }
+        let identity = &config.identity;
+        let origin = hygiene::mutate_request(
+            &mut self.request,
+            connection,
+            identity,
+            config.local_ip,
+            &manager.worker.context.rng,
+        );
+        self.router.internal = origin.internal;
+        if let Some(remote) = origin.remote {
+            self.control.info_mut().remote_address = Some(remote);
+        }
+        self.find_route(manager);
+    }
+
+    /// What arrived was no acceptable request: it is answered and the connection closes.
+    pub fn begin_refused(
+        &mut self,
+        manager: &HttpConnectionManager,
+        connection: &Rc<ConnectionInfo>,
+        drain: &Rc<Drain>,
+        reply: LocalReply,
+    ) {
+        self.admit(manager, connection, drain);
+        self.close_after = true;
+        self.decode = Decode::Done;
+        self.reply(reply);
+    }
+
+    fn admit(
+        &mut self,
+        manager: &HttpConnectionManager,
+        connection: &Rc<ConnectionInfo>,
+        drain: &Rc<Drain>,
+    ) -> Instant {
+        self.drain = Some(drain.clone());
+        let now = Instant::now();
+        manager.stats.inc(stat::DOWNSTREAM_RQ_TOTAL);
+        self.active = Some(manager.stats.gauge(stat::DOWNSTREAM_RQ_ACTIVE));
+        *self.control.state().connection.borrow_mut() = Some(connection.clone());
+        let mut info = self.control.info_mut();
+        info.start = now;
+        info.start_wall = manager.worker.context.clock.now();
+        info.stream_id = manager.worker.context.rng.u64();
+        info.protocol = Some(self.request.version);
+        info.downstream_header_bytes_received = self.request.headers.byte_size() as u64;
+        if self.request.framing.is_none() {
+            info.timings.last_downstream_rx = Some(now);
+        }
+        now
+    }
+
+    /// Nothing may follow this stream on its connection.
+    pub fn close_after_response(&mut self) {
+        self.close_after = true;
+    }
+
+    fn find_route(&mut self, manager: &HttpConnectionManager) {
+        self.control.state().route_cleared.set(false);
+        let skip = self.router.select(&self.request, &self.control, manager);
+        self.decode_chain.skip(skip);
+        self.encode_chain.skip(skip);
+        if let Some(idle) = self.router.idle_timeout() {
+            self.idle_timeout = idle;
+            self.idle_deadline = idle.map(|d| self.control.info().start + d);
+        }
+        if let Some(limit) = self.router.max_stream_duration() {
+            self.duration_deadline = limit.map(|d| self.control.info().start + d);
+        }
+    }
+
+    /// Runs both directions until neither can go on now.
+    pub fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+        scratch: &mut [u8],
+    ) -> Poll<End> {
+        loop {
+            let decoded = self.poll_decode(cx, down, manager, scratch);
+            let encoded = self.poll_encode(cx, down, manager, scratch);
+            if let Encode::Done(end) = self.encode {
+                return Poll::Ready(end);
+            }
+            if decoded.is_pending() && encoded.is_pending() {
+                break;
+            }
+            self.idle_deadline = self.idle_timeout.map(|d| Instant::now() + d);
+        }
+        let buffers = &manager.worker.buffers;
+        if let Poll::Ready(Err(_)) = down.poll_flush(cx, buffers) {
+            return Poll::Ready(self.client_gone());
+        }
+        if let Err(failure) = self.router.flush(cx, buffers) {
+            self.upstream_failed(failure, manager);
+            // What that decided is acted on in the next turn.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if self.watches_client() && down.poll_gone(cx, scratch).is_ready() {
+            return Poll::Ready(self.client_gone());
+        }
+        Poll::Pending
+    }
+
+    /// Nobody reads the request now, so only a look at the socket can tell that the client left.
+    fn watches_client(&self) -> bool {
+        match self.decode {
+            Decode::Head | Decode::Route | Decode::Open | Decode::Done => true,
+            Decode::Collect { .. } | Decode::Body | Decode::Trailers => self.decode_chain.is_waiting(),
+        }
+    }
+
+    /// The answer is the proxy's own from here on; the upstream, if there is one, is given up.
+    pub(super) fn reply(&mut self, reply: LocalReply) {
+        self.decode_chain.abandon();
+        self.encode_chain.abandon();
+        self.router.abandon();
+        {
+            let mut info = self.control.info_mut();
+            if let Some(flag) = reply.flag {
+                info.flags.insert(flag);
+            }
+            info.set_details(reply.details.clone());
+        }
+        if self.response_started {
+            self.encode = Encode::Done(End::Reset);
+            return;
+        }
+        let body = local_reply::write(&reply, &self.request, &mut self.response);
+        self.source = Source::Local(body);
+        self.encode_collected.clear();
+        self.encode = Encode::Head;
+        if !matches!(self.decode, Decode::Done) {
+            // The rest of the request stays unread; whoever sends it is told by the close.
+            self.decode = Decode::Done;
+        }
+    }
+
+    /// The upstream stream failed: another attempt, an answer, or a cut.
+    fn upstream_failed(&mut self, failure: Failure, manager: &HttpConnectionManager) {
+        if self.response_started || !matches!(self.encode, Encode::Wait) {
+            let mut info = self.control.info_mut();
+            info.flags.insert(failure.flag());
+            info.set_details(failure.details("upstream_reset_after_response_started"));
+            drop(info);
+            self.router.failed_after_response(&failure, manager);
+            if self.response_started {
+                self.encode = Encode::Done(End::Reset);
+                return;
+            }
+        }
+        match self.router.failed(failure, &self.request, &self.control) {
+            Some(reply) => self.reply(reply),
+            None => self.decode = Decode::Open,
+        }
+    }
+}

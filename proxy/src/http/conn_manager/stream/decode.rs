@@ -1,0 +1,222 @@
+//! The request side of a stream.
+
+use super::*;
+
+impl ActiveStream {
+    /// Ready: something moved. Pending: `cx` will be woken.
+    pub(super) fn poll_decode(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+        scratch: &mut [u8],
+    ) -> Poll<()> {
+        match self.decode {
+            Decode::Head => {
+                let end = self.request.framing.is_none();
+                let outcome = ready!(self.decode_chain.poll_head(cx, &mut self.request, end, &self.control));
+                self.head_decided(outcome, manager);
+            }
+            Decode::Collect { limit, partial } => ready!(self.poll_collect(cx, down, manager, scratch, limit, partial)),
+            Decode::Route => match self.router.start(&mut self.request, &self.control, manager) {
+                Some(reply) => {
+                    self.reply(reply);
+                    if self.router.answers() {
+                        self.router.finalize_response(&mut self.response, &self.request, &self.control, manager);
+                    }
+                }
+                None => self.decode = Decode::Open,
+            },
+            Decode::Open => match ready!(self.router.poll_open(cx, &self.control)) {
+                Ok(()) => self.send_head(cx, down, manager),
+                Err(failure) => self.upstream_failed(failure, manager),
+            },
+            Decode::Body => ready!(self.poll_body(cx, down, manager, scratch)),
+            Decode::Trailers => {
+                let Some(trailers) = self.request_trailers.as_mut() else {
+                    self.request_sent();
+                    return Poll::Ready(());
+                };
+                match ready!(self.decode_chain.poll_trailers(cx, trailers, &mut self.request, &self.control)) {
+                    DataOutcome::Reply(reply) => self.reply(*reply),
+                    DataOutcome::Passed(_) => match self.router.send_trailers(trailers, &manager.worker.buffers) {
+                        Ok(()) => self.request_sent(),
+                        Err(failure) => self.upstream_failed(failure, manager),
+                    },
+                }
+            }
+            Decode::Done => return Poll::Pending,
+        }
+        Poll::Ready(())
+    }
+
+    fn head_decided(&mut self, outcome: HeadOutcome, manager: &HttpConnectionManager) {
+        match outcome {
+            HeadOutcome::Passed => self.decode = Decode::Route,
+            HeadOutcome::Reply(reply) => self.reply(*reply),
+            HeadOutcome::Collect { limit, partial } => self.decode = Decode::Collect { limit, partial },
+            HeadOutcome::Reroute => {
+                self.find_route(manager);
+                self.decode = Decode::Head;
+            }
+        }
+    }
+
+    /// Pulls the body for the filter that wants to see it whole.
+    fn poll_collect(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+        scratch: &mut [u8],
+        limit: usize,
+        partial: bool,
+    ) -> Poll<()> {
+        let complete = self.request.framing.is_none() || down.request_complete();
+        if !complete && self.collected.len() < limit.saturating_add(usize::from(!partial)) {
+            match ready!(down.poll_body(cx, scratch)) {
+                Ok(Body::Data(chunk)) => {
+                    self.control.info_mut().bytes_received += chunk.len() as u64;
+                    self.collected.extend_from_slice(chunk.as_slice());
+                }
+                Ok(Body::Trailers(trailers)) => self.request_trailers = Some(trailers),
+                Ok(Body::End) => {}
+                Err(error) => self.request_broken(error, manager),
+            }
+            return Poll::Ready(());
+        }
+        if self.collected.len() > limit && !partial {
+            manager.failures.inc(stat::DOWNSTREAM_RQ_TOO_LARGE);
+            self.close_after = true;
+            self.reply(LocalReply::new(413, "request_payload_too_large").body("Payload Too Large"));
+            return Poll::Ready(());
+        }
+        self.decode = Decode::Head;
+        let outcome = self.decode_chain.collected(&mut self.request, &mut self.collected, complete, &self.control);
+        if let Some(outcome) = outcome {
+            self.head_decided(outcome, manager);
+        }
+        Poll::Ready(())
+    }
+
+    /// The upstream stream is open: the head goes, and what was collected.
+    fn send_head(&mut self, cx: &mut Context<'_>, down: &Down<'_>, manager: &HttpConnectionManager) {
+        let buffers = &manager.worker.buffers;
+        let bodiless = self.request.framing.is_none() && self.collected.is_empty();
+        if let Err(failure) = self.router.send_head(&self.request, bodiless, &self.control, buffers) {
+            return self.upstream_failed(failure, manager);
+        }
+        if bodiless {
+            return self.request_sent();
+        }
+        self.decode = Decode::Body;
+        if self.collected.is_empty() {
+            return;
+        }
+        let body = std::mem::take(&mut self.collected);
+        let end = down.request_complete() && self.request_trailers.is_none();
+        let mut chunk = Chunk::Own(body.into());
+        if let Poll::Ready(outcome) = self.decode_chain.poll_data(cx, &mut chunk, end, &mut self.request, &self.control)
+        {
+            self.data_decided(cx, outcome, &chunk, manager);
+        }
+    }
+
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+        scratch: &mut [u8],
+    ) -> Poll<()> {
+        let buffers = &manager.worker.buffers;
+        if self.decode_chain.has_parked() {
+            let outcome = ready!(self.decode_chain.poll_parked(cx, &mut self.request, &self.control));
+            self.data_decided(cx, outcome, &Chunk::Lent(&[]), manager);
+            return Poll::Ready(());
+        }
+        if let Err(failure) = ready!(self.router.poll_writable(cx, buffers)) {
+            self.upstream_failed(failure, manager);
+            return Poll::Ready(());
+        }
+        if self.request_trailers.is_some() {
+            self.decode = Decode::Trailers;
+            return Poll::Ready(());
+        }
+        if self.request_ended {
+            match self.router.send_end(cx, buffers) {
+                Ok(()) => self.request_sent(),
+                Err(failure) => self.upstream_failed(failure, manager),
+            }
+            return Poll::Ready(());
+        }
+        match ready!(down.poll_body(cx, scratch)) {
+            Ok(Body::Data(mut chunk)) => {
+                self.control.info_mut().bytes_received += chunk.len() as u64;
+                let end = false;
+                let outcome =
+                    ready!(self.decode_chain.poll_data(cx, &mut chunk, end, &mut self.request, &self.control));
+                self.data_decided(cx, outcome, &chunk, manager);
+            }
+            Ok(Body::Trailers(trailers)) => {
+                self.request_trailers = Some(trailers);
+                self.decode = Decode::Trailers;
+            }
+            Ok(Body::End) => {
+                self.request_ended = true;
+                if !self.decode_chain.is_empty() {
+                    let mut chunk = Chunk::Lent(&[]);
+                    let outcome =
+                        ready!(self.decode_chain.poll_data(cx, &mut chunk, true, &mut self.request, &self.control));
+                    self.data_decided(cx, outcome, &chunk, manager);
+                }
+            }
+            Err(error) => self.request_broken(error, manager),
+        }
+        Poll::Ready(())
+    }
+
+    fn data_decided(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: DataOutcome,
+        chunk: &Chunk<'_>,
+        manager: &HttpConnectionManager,
+    ) {
+        let sent = match outcome {
+            DataOutcome::Reply(reply) => return self.reply(*reply),
+            DataOutcome::Passed(Some(bytes)) => self.router.send_data(cx, &manager.worker.buffers, &bytes),
+            DataOutcome::Passed(None) => self.router.send_data(cx, &manager.worker.buffers, chunk.as_slice()),
+        };
+        if let Err(failure) = sent {
+            self.upstream_failed(failure, manager);
+        }
+    }
+
+    fn request_sent(&mut self) {
+        self.decode = Decode::Done;
+        self.request_deadline = None;
+        let now = Instant::now();
+        let mut info = self.control.info_mut();
+        info.timings.last_downstream_rx.get_or_insert(now);
+        info.timings.last_upstream_tx = Some(now);
+        drop(info);
+        self.router.request_sent(now);
+    }
+
+    /// The client's body is not what its head promised.
+    pub(super) fn request_broken(&mut self, error: BodyError, manager: &HttpConnectionManager) {
+        self.close_after = true;
+        match error {
+            BodyError::Gone(_) => {
+                let end = self.client_gone();
+                self.encode = Encode::Done(end);
+            }
+            BodyError::Refused(error) => {
+                manager.failures.inc(stat::DOWNSTREAM_CX_PROTOCOL_ERROR);
+                let reply = LocalReply::new(error.status, error.details).body(error.body);
+                self.reply(reply.flag(ResponseFlag::DownstreamProtocolError));
+            }
+        }
+    }
+}

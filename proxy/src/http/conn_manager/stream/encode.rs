@@ -1,0 +1,289 @@
+//! The response side of a stream.
+
+use super::*;
+
+impl ActiveStream {
+    /// Ready: something moved. Pending: `cx` will be woken.
+    pub(super) fn poll_encode(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+        scratch: &mut [u8],
+    ) -> Poll<()> {
+        match self.encode {
+            Encode::Wait => match ready!(self.router.poll_response(cx, &mut self.response, manager, scratch)) {
+                Ok(()) if self.response.is_interim() => self.interim(down, manager),
+                Ok(()) => {
+                    self.source = Source::Upstream;
+                    self.encode = Encode::Head;
+                    self.router.response_head(&mut self.response, &self.request, &self.control, manager);
+                }
+                Err(failure) => self.upstream_failed(failure, manager),
+            },
+            Encode::Head => {
+                let end = self.response.framing.is_none();
+                let outcome = ready!(self.encode_chain.poll_head(cx, &mut self.response, end, &self.control));
+                self.response_decided(cx, outcome, down, manager);
+            }
+            Encode::Collect { limit, partial } => {
+                ready!(self.poll_collect_response(cx, down, manager, scratch, limit, partial))
+            }
+            Encode::Body => ready!(self.poll_response_body(cx, down, manager, scratch)),
+            Encode::Trailers => {
+                if let Some(mut trailers) = self.response_trailers.take() {
+                    let outcome = self.encode_chain.poll_trailers(cx, &mut trailers, &mut self.response, &self.control);
+                    match outcome {
+                        Poll::Pending => {
+                            self.response_trailers = Some(trailers);
+                            return Poll::Pending;
+                        }
+                        Poll::Ready(DataOutcome::Reply(reply)) => self.reply(*reply),
+                        Poll::Ready(DataOutcome::Passed(_)) => {
+                            let sent = down.send_trailers(&manager.worker.buffers, &trailers);
+                            self.response_trailers = Some(trailers);
+                            match sent {
+                                Ok(()) => self.response_complete(down),
+                                Err(_) => self.encode = Encode::Done(End::Reset),
+                            }
+                        }
+                    }
+                }
+            }
+            Encode::Flush => match ready!(down.poll_flush(cx, &manager.worker.buffers)) {
+                Ok(()) => {
+                    let end = if self.close_after { End::Close } else { End::KeepAlive };
+                    self.encode = Encode::Done(end);
+                }
+                Err(_) => {
+                    let end = self.client_gone();
+                    self.encode = Encode::Done(end);
+                }
+            },
+            Encode::Done(_) => return Poll::Pending,
+        }
+        Poll::Ready(())
+    }
+
+    /// 100 is ours to send (the codec did when it saw `expect`), others are dropped as Envoy drops them.
+    fn interim(&mut self, down: &mut Down<'_>, manager: &HttpConnectionManager) {
+        if self.response.status == 100 && manager.config.proxy_100_continue {
+            down.send_interim(&manager.worker.buffers, &self.response);
+        }
+        self.response.clear();
+    }
+
+    fn response_decided(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: HeadOutcome,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+    ) {
+        match outcome {
+            HeadOutcome::Passed => self.send_response_head(cx, down, manager),
+            HeadOutcome::Reply(reply) => self.reply(*reply),
+            HeadOutcome::Collect { limit, partial } => self.encode = Encode::Collect { limit, partial },
+            // The route matters no more.
+            HeadOutcome::Reroute => self.control.state().route_cleared.set(false),
+        }
+    }
+
+    fn send_response_head(&mut self, cx: &mut Context<'_>, down: &mut Down<'_>, manager: &HttpConnectionManager) {
+        let date = manager.date.text(manager.worker.context.clock.since_epoch());
+        hygiene::mutate_response(&mut self.response, &self.request, &manager.config.identity, &date);
+        let collected = std::mem::take(&mut self.encode_collected);
+        let bodiless = (self.response.framing.is_none() || self.request.is_head()) && collected.is_empty();
+        if !down.request_complete() && matches!(self.source, Source::Local(_)) {
+            // An answer before the request was read: HTTP/1 cannot go on after it.
+            self.close_after = true;
+        }
+        if !self.close_after && self.drain.as_ref().is_some_and(|d| d.should_close(&manager.worker.context.rng)) {
+            self.close_after = true;
+            manager.failures.inc(stat::DOWNSTREAM_CX_DRAIN_CLOSE);
+        }
+        let close = self.close_after;
+        down.send_head(&manager.worker.buffers, &self.response, bodiless, close);
+        self.response_started = true;
+        {
+            let mut info = self.control.info_mut();
+            info.response_code = Some(self.response.status);
+            info.timings.first_downstream_tx = Some(Instant::now());
+            info.downstream_header_bytes_sent = self.response.headers.byte_size() as u64;
+            if info.response_code_details.is_none() {
+                info.set_details("via_upstream");
+            }
+        }
+        if bodiless {
+            if matches!(self.source, Source::Upstream) {
+                self.router.response_complete(&self.control);
+            }
+            return self.response_complete(down);
+        }
+        self.encode = Encode::Body;
+        if !collected.is_empty() {
+            let mut chunk = Chunk::Own(collected.into());
+            if let Poll::Ready(outcome) =
+                self.encode_chain.poll_data(cx, &mut chunk, false, &mut self.response, &self.control)
+            {
+                self.response_data_decided(cx, outcome, &chunk, down, manager);
+            }
+        }
+    }
+
+    fn poll_collect_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+        scratch: &mut [u8],
+        limit: usize,
+        partial: bool,
+    ) -> Poll<()> {
+        let complete = match &mut self.source {
+            Source::Local(body) => {
+                self.encode_collected.extend_from_slice(body);
+                *body = Bytes::new();
+                true
+            }
+            Source::Upstream => {
+                self.response.framing.is_none() || self.router.response_ended() || self.request.is_head()
+            }
+        };
+        if !complete && self.encode_collected.len() <= limit {
+            match ready!(self.router.poll_body(cx, scratch)) {
+                Ok(Body::Data(chunk)) => self.encode_collected.extend_from_slice(chunk.as_slice()),
+                Ok(Body::Trailers(trailers)) => self.response_trailers = Some(trailers),
+                Ok(Body::End) => {}
+                Err(failure) => self.upstream_failed(failure, manager),
+            }
+            return Poll::Ready(());
+        }
+        if self.encode_collected.len() > limit && !partial {
+            manager.failures.inc(stat::RS_TOO_LARGE);
+            self.reply(LocalReply::new(500, "response_payload_too_large").body("Internal Server Error"));
+            return Poll::Ready(());
+        }
+        self.encode = Encode::Head;
+        let outcome =
+            self.encode_chain.collected(&mut self.response, &mut self.encode_collected, complete, &self.control);
+        if let Some(outcome) = outcome {
+            self.response_decided(cx, outcome, down, manager);
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_response_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+        scratch: &mut [u8],
+    ) -> Poll<()> {
+        if self.encode_chain.has_parked() {
+            let outcome = ready!(self.encode_chain.poll_parked(cx, &mut self.response, &self.control));
+            self.response_data_decided(cx, outcome, &Chunk::Lent(&[]), down, manager);
+            return Poll::Ready(());
+        }
+        if down.write_buffered() > 0 && ready!(down.poll_flush(cx, &manager.worker.buffers)).is_err() {
+            let end = self.client_gone();
+            self.encode = Encode::Done(end);
+            return Poll::Ready(());
+        }
+        if self.response_ended {
+            self.end_response(cx, down, manager);
+            return Poll::Ready(());
+        }
+        match &mut self.source {
+            Source::Local(body) => {
+                let mut chunk = Chunk::Own(std::mem::take(body));
+                self.response_ended = true;
+                let outcome =
+                    ready!(self.encode_chain.poll_data(cx, &mut chunk, true, &mut self.response, &self.control));
+                self.response_data_decided(cx, outcome, &chunk, down, manager);
+            }
+            Source::Upstream => match ready!(self.router.poll_body(cx, scratch)) {
+                Ok(Body::Data(mut chunk)) => {
+                    let outcome =
+                        ready!(self.encode_chain.poll_data(cx, &mut chunk, false, &mut self.response, &self.control));
+                    self.response_data_decided(cx, outcome, &chunk, down, manager);
+                }
+                Ok(Body::Trailers(trailers)) => {
+                    self.router.response_complete(&self.control);
+                    self.response_trailers = Some(trailers);
+                    self.encode = Encode::Trailers;
+                }
+                Ok(Body::End) => {
+                    self.router.response_complete(&self.control);
+                    self.response_ended = true;
+                    if !self.encode_chain.is_empty() {
+                        let mut chunk = Chunk::Lent(&[]);
+                        let outcome = ready!(self.encode_chain.poll_data(
+                            cx,
+                            &mut chunk,
+                            true,
+                            &mut self.response,
+                            &self.control
+                        ));
+                        self.response_data_decided(cx, outcome, &chunk, down, manager);
+                    }
+                }
+                Err(failure) => self.upstream_failed(failure, manager),
+            },
+        }
+        Poll::Ready(())
+    }
+
+    fn response_data_decided(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: DataOutcome,
+        chunk: &Chunk<'_>,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+    ) {
+        let bytes = match &outcome {
+            DataOutcome::Reply(_) => &[],
+            DataOutcome::Passed(Some(bytes)) => &bytes[..],
+            DataOutcome::Passed(None) => chunk.as_slice(),
+        };
+        if let DataOutcome::Reply(reply) = outcome {
+            return self.reply(*reply);
+        }
+        if bytes.is_empty() {
+            return;
+        }
+        self.control.info_mut().bytes_sent += bytes.len() as u64;
+        if let Err(error) = down.send_data(cx, &manager.worker.buffers, bytes, false) {
+            self.not_sent(&error);
+        }
+    }
+
+    fn end_response(&mut self, cx: &mut Context<'_>, down: &mut Down<'_>, manager: &HttpConnectionManager) {
+        match down.send_data(cx, &manager.worker.buffers, &[], true) {
+            Ok(()) => self.response_complete(down),
+            Err(error) => self.not_sent(&error),
+        }
+    }
+
+    /// A body that is not as long as its head said is our fault or the upstream's; anything else
+    /// means that the client is gone.
+    fn not_sent(&mut self, error: &std::io::Error) {
+        if error.kind() == std::io::ErrorKind::InvalidData {
+            self.encode = Encode::Done(End::Reset);
+            return;
+        }
+        let end = self.client_gone();
+        self.encode = Encode::Done(end);
+    }
+
+    fn response_complete(&mut self, down: &Down<'_>) {
+        self.encode = Encode::Flush;
+        self.control.info_mut().timings.last_downstream_tx = Some(Instant::now());
+        if !down.request_complete() {
+            self.close_after = true;
+        }
+        // Nobody wants the rest of the request.
+        self.decode = Decode::Done;
+    }
+}

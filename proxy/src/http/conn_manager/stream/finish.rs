@@ -1,0 +1,148 @@
+//! How a stream ends: by its deadlines, by its client, and into the log.
+
+use super::*;
+
+impl ActiveStream {
+    /// The earliest of this stream's deadlines.
+    pub fn deadline(&self) -> Option<Instant> {
+        [self.request_deadline, self.idle_deadline, self.duration_deadline, self.router.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Acts on what is due at `now`. The next poll sends what was decided.
+    pub fn expire(&mut self, now: Instant, down: &mut Down<'_>, manager: &HttpConnectionManager) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if matches!(self.encode, Encode::Done(_)) {
+            return;
+        }
+        if due(self.duration_deadline) {
+            self.duration_deadline = None;
+            manager.failures.inc(stat::DOWNSTREAM_RQ_MAX_DURATION_REACHED);
+            let status = if self.request_unread(down) { 408 } else { 504 };
+            return self.time_out(
+                LocalReply::new(status, "max_duration_timeout").body("downstream duration timeout"),
+                manager,
+            );
+        }
+        if due(self.request_deadline) {
+            self.request_deadline = None;
+            manager.failures.inc(stat::DOWNSTREAM_RQ_TIMEOUT);
+            return self.time_out(LocalReply::new(408, "request_overall_timeout").body("request timeout"), manager);
+        }
+        if due(self.idle_deadline) {
+            self.idle_deadline = None;
+            manager.failures.inc(stat::DOWNSTREAM_RQ_IDLE_TIMEOUT);
+            let status = if self.request_unread(down) { 408 } else { 504 };
+            let reply = LocalReply::new(status, "stream_idle_timeout")
+                .body("stream timeout")
+                .flag(ResponseFlag::StreamIdleTimeout);
+            return self.time_out(reply, manager);
+        }
+        if due(self.router.deadline())
+            && let Some(failure) = self.router.expire(now)
+        {
+            self.upstream_failed(failure, manager);
+        }
+    }
+
+    fn request_unread(&self, down: &Down<'_>) -> bool {
+        !self.request.framing.is_none() && !down.request_complete()
+    }
+
+    fn time_out(&mut self, reply: LocalReply, manager: &HttpConnectionManager) {
+        self.idle_deadline = None;
+        if self.response_started {
+            manager.failures.inc(stat::DOWNSTREAM_RQ_TX_RESET);
+        }
+        self.reply(reply);
+    }
+
+    /// The client left, or cannot be written to: everything of this stream is given up.
+    pub fn client_gone(&mut self) -> End {
+        self.decode_chain.abandon();
+        self.encode_chain.abandon();
+        self.router.abandon();
+        let mut info = self.control.info_mut();
+        info.flags.insert(ResponseFlag::DownstreamConnectionTermination);
+        info.set_details("downstream_remote_disconnect");
+        End::ClientGone
+    }
+
+    /// Counts and logs the stream, and makes it ready for the next.
+    pub fn complete(&mut self, manager: &HttpConnectionManager) {
+        if self.active.take().is_none() {
+            // Never begun.
+            self.request.clear();
+            return;
+        }
+        let now = Instant::now();
+        {
+            let mut info = self.control.info_mut();
+            info.timings.end = Some(now);
+            let status = info.response_code.unwrap_or(0);
+            manager.count_response(status, now.duration_since(info.start));
+        }
+        if !manager.loggers.is_empty() {
+            let connection = self.control.connection();
+            let info = self.control.info();
+            let route = self.control.route();
+            let record = LogContext {
+                request: Some(&self.request),
+                response: Some(&self.response),
+                trailers: self.response_trailers.as_ref(),
+                connection: connection.as_deref(),
+                log_type: LogType::DownstreamEnd,
+                route: route.as_deref(),
+                rng: Some(&manager.worker.context.rng),
+                ..LogContext::new(&info)
+            };
+            manager.loggers.iter().for_each(|logger| logger.log(&record));
+        }
+        self.decode_chain.reset(&self.control);
+        self.encode_chain.reset(&self.control);
+        self.recycle(manager);
+    }
+
+    fn recycle(&mut self, manager: &HttpConnectionManager) {
+        let buffers = &manager.worker.buffers;
+        self.request.clear();
+        self.response.clear();
+        self.request_trailers = None;
+        self.response_trailers = None;
+        buffers.give(std::mem::take(&mut self.collected));
+        buffers.give(std::mem::take(&mut self.encode_collected));
+        self.decode = Decode::Head;
+        self.encode = Encode::Wait;
+        self.source = Source::Upstream;
+        self.request_ended = false;
+        self.response_ended = false;
+        self.response_started = false;
+        self.close_after = false;
+        self.router.reset();
+        self.request_deadline = None;
+        self.idle_timeout = None;
+        self.idle_deadline = None;
+        self.duration_deadline = None;
+        let (wall, start) = {
+            let info = self.control.info();
+            (info.start_wall, info.start)
+        };
+        // The times are set when the next stream begins.
+        let fresh = StreamInfo::new(wall, start);
+        match self.control.recycle() {
+            Some(state) => {
+                *state.info.get_mut() = fresh;
+                *state.connection.get_mut() = None;
+                *state.route.get_mut() = None;
+                *state.upstream_override.get_mut() = None;
+                state.route_cleared.set(false);
+                state.buffer_limit.set(u64::MAX);
+                state.is_upgrade.set(false);
+            }
+            // A filter's future still holds the handle: it keeps the old record.
+            None => self.control = StreamControl::new(fresh),
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! One attempt: a host, a connection to it, and the upstream stream on that connection.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use nuncio_core::http::{HeaderMap, RequestHead, ResponseHead, StreamControl, Version};
+use nuncio_core::stats::lists::cluster as stat;
+use nuncio_core::upstream::{Choice, Host, LbContext};
+use tokio::time::Instant;
+
+use super::failure::{Failure, Reset};
+use crate::codec::http1::UpstreamError;
+use crate::codec::{Body, Buffers};
+use crate::upstream::ThreadLocalCluster;
+use crate::upstream::circuit_breaker::Priority;
+use crate::upstream::pool::http1::{Acquire, PendingConn, PooledConn};
+use crate::upstream::pool::{PoolFailure, PoolFailureReason};
+
+/// How much may wait for the upstream's socket before the client is read no further.
+const HIGH_WATERMARK: usize = 64 * 1024;
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Idle,
+    /// The balancer is finding a host.
+    Choosing(futures_util::future::LocalBoxFuture<'static, Option<Arc<Host>>>),
+    Waiting(PendingConn),
+    Open(PooledConn),
+    /// The response is complete; what is left belongs to the pool.
+    Over,
+}
+
+/// An attempt in its states.
+#[derive(Default)]
+pub struct UpstreamRequest {
+    state: State,
+    cluster: Option<Rc<ThreadLocalCluster>>,
+    host: Option<Arc<Host>>,
+    head_sent: bool,
+    /// Something of a response came.
+    answered: bool,
+}
+
+impl UpstreamRequest {
+    /// Nothing is under way: an attempt may begin.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
+    pub fn begin(
+        &mut self,
+        cluster: &Rc<ThreadLocalCluster>,
+        priority: Priority,
+        hash: Option<u64>,
+    ) -> Result<(), Failure> {
+        self.cluster = Some(cluster.clone());
+        self.host = None;
+        self.head_sent = false;
+        self.answered = false;
+        match cluster.choose(&LbContext { hash, ..LbContext::default() }) {
+            Choice::Host(host) => self.acquire(cluster, host, priority),
+            Choice::Wait(future) => {
+                self.state = State::Choosing(future);
+                Ok(())
+            }
+            Choice::None => Err(Failure::new(Reset::NoHealthyHost)),
+        }
+    }
+
+    fn acquire(
+        &mut self,
+        cluster: &Rc<ThreadLocalCluster>,
+        host: Arc<Host>,
+        priority: Priority,
+    ) -> Result<(), Failure> {
+        match cluster.acquire(&host, priority) {
+            Acquire::Ready(conn) => self.state = State::Open(conn),
+            Acquire::Pending(waiting) => self.state = State::Waiting(waiting),
+            Acquire::Failed(failure) => {
+                // Refused by a limit: no host was asked.
+                return Err(pool_failure(&failure));
+            }
+        }
+        self.host = Some(host);
+        Ok(())
+    }
+
+    /// Ready when the request can be sent.
+    pub fn poll_open(
+        &mut self,
+        cx: &mut Context<'_>,
+        cluster: &Rc<ThreadLocalCluster>,
+        priority: Priority,
+        control: &StreamControl,
+    ) -> Poll<Result<(), Failure>> {
+        loop {
+            match &mut self.state {
+                State::Choosing(future) => match ready!(future.as_mut().poll(cx)) {
+                    Some(host) => self.acquire(cluster, host, priority)?,
+                    None => return Poll::Ready(Err(Failure::new(Reset::NoHealthyHost))),
+                },
+                State::Waiting(waiting) => match ready!(waiting.poll(cx)) {
+                    Ok(conn) => self.state = State::Open(conn),
+                    Err(failure) => {
+                        if failure.reason != PoolFailureReason::Overflow {
+                            control.info_mut().upstream_host = self.host.clone();
+                        }
+                        return Poll::Ready(Err(pool_failure(&failure)));
+                    }
+                },
+                State::Open(conn) => {
+                    let mut info = control.info_mut();
+                    info.upstream_host = Some(conn.host().clone());
+                    info.upstream_connection_id = Some(conn.id());
+                    info.upstream_local_address = conn.local_address().cloned();
+                    info.upstream_protocol = Some(Version::Http11);
+                    return Poll::Ready(Ok(()));
+                }
+                State::Idle | State::Over => return Poll::Pending,
+            }
+        }
+    }
+
+    pub fn send_head(
+        &mut self,
+        request: &RequestHead,
+        end: bool,
+        control: &StreamControl,
+        buffers: &Buffers,
+    ) -> Result<(), Failure> {
+        let State::Open(conn) = &mut self.state else { return Ok(()) };
+        self.head_sent = true;
+        if let Err(what) = conn.send_head(buffers, request, end) {
+            // Filters or routes made it unsendable; it never left this process.
+            tracing::warn!(target: "router", "request not sent: {what}");
+            return Err(Failure::new(Reset::ProtocolError));
+        }
+        let mut info = control.info_mut();
+        info.timings.first_upstream_tx = Some(Instant::now());
+        info.upstream_header_bytes_sent = request.headers.byte_size() as u64;
+        Ok(())
+    }
+
+    pub fn send_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &Buffers,
+        data: &[u8],
+        end: bool,
+    ) -> Result<(), Failure> {
+        let State::Open(conn) = &mut self.state else { return Ok(()) };
+        conn.send_data(cx, buffers, data, end).map_err(|_| self.cut())
+    }
+
+    pub fn send_trailers(&mut self, trailers: &HeaderMap, buffers: &Buffers) -> Result<(), Failure> {
+        let State::Open(conn) = &mut self.state else { return Ok(()) };
+        conn.send_trailers(buffers, trailers).map_err(|_| self.cut())
+    }
+
+    /// Ready when the upstream takes more.
+    pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<Result<(), Failure>> {
+        match &mut self.state {
+            State::Open(conn) if conn.write_buffered() >= HIGH_WATERMARK => {
+                ready!(conn.poll_flush(cx, buffers)).map_err(|_| self.cut())?;
+                Poll::Ready(Ok(()))
+            }
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    pub fn flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Result<(), Failure> {
+        match &mut self.state {
+            State::Open(conn) if conn.write_buffered() > 0 => match conn.poll_flush(cx, buffers) {
+                // An answer may be there although it takes nothing more: the response side decides.
+                Poll::Ready(Err(_)) if self.head_sent && !conn.is_reused() => Ok(()),
+                Poll::Ready(Err(_)) => Err(self.cut()),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// The connection ended under the request.
+    fn cut(&self) -> Failure {
+        let State::Open(conn) = &self.state else { return Failure::new(Reset::ConnectionTermination) };
+        Failure { stale_connection: conn.is_reused() && !self.answered, ..Failure::new(Reset::ConnectionTermination) }
+    }
+
+    pub fn poll_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &mut ResponseHead,
+        buffers: &Buffers,
+        scratch: &mut [u8],
+    ) -> Poll<Result<(), Failure>> {
+        let State::Open(conn) = &mut self.state else { return Poll::Pending };
+        if !self.head_sent {
+            return Poll::Pending;
+        }
+        match ready!(conn.poll_response(cx, buffers, scratch, head)) {
+            Ok(()) => {
+                self.answered = true;
+                Poll::Ready(Ok(()))
+            }
+            Err(error) => Poll::Ready(Err(self.broken(error))),
+        }
+    }
+
+    pub fn poll_body<'s>(&mut self, cx: &mut Context<'_>, scratch: &'s mut [u8]) -> Poll<Result<Body<'s>, Failure>> {
+        let State::Open(conn) = &mut self.state else { return Poll::Ready(Ok(Body::End)) };
+        match ready!(conn.poll_body(cx, scratch)) {
+            Ok(body) => Poll::Ready(Ok(body)),
+            Err(error) => Poll::Ready(Err(self.broken(error))),
+        }
+    }
+
+    fn broken(&mut self, error: UpstreamError) -> Failure {
+        tracing::debug!(target: "router", "upstream: {error}");
+        match error {
+            UpstreamError::Protocol(_) => {
+                if let Some(cluster) = &self.cluster {
+                    cluster.stats().failures.inc(stat::UPSTREAM_CX_PROTOCOL_ERROR);
+                }
+                Failure::new(Reset::ProtocolError)
+            }
+            UpstreamError::Closed | UpstreamError::Reset(_) => self.cut(),
+        }
+    }
+
+    /// For the host's own counters: its answer was good or bad.
+    pub fn count_status(&self, status: u16) {
+        if let Some(host) = &self.host {
+            if status < 500 { host.load.request_succeeded() } else { host.load.request_failed() }
+        }
+    }
+
+    pub fn count_timeout(&self) {
+        if let Some(host) = &self.host {
+            host.load.request_timed_out();
+        }
+    }
+
+    /// The attempt failed; its connection is closed.
+    pub fn failed(&mut self, failure: &Failure) {
+        let state = std::mem::take(&mut self.state);
+        if let (State::Open(conn), Reset::ConnectionTermination) = (state, failure.reset) {
+            conn.closed_by_peer();
+        }
+        if let Some(host) = &self.host
+            && !self.answered
+            && !matches!(failure.reset, Reset::Overflow | Reset::NoHealthyHost)
+        {
+            host.load.request_failed();
+        }
+    }
+
+    /// Whatever is under way is given up: an unfinished stream closes its connection.
+    pub fn cancel(&mut self) {
+        if matches!(self.state, State::Open(_))
+            && let Some(cluster) = &self.cluster
+        {
+            cluster.stats().failures.inc(stat::UPSTREAM_RQ_TX_RESET);
+        }
+        self.state = State::Over;
+    }
+
+    /// The response was read to its end: the connection serves others, or closes if it cannot.
+    pub fn complete(&mut self, control: &StreamControl) {
+        if let State::Open(conn) = std::mem::replace(&mut self.state, State::Over) {
+            let (head_sent, head_received) = conn.head_bytes();
+            {
+                let mut info = control.info_mut();
+                info.upstream_wire_bytes_sent = u64::from(head_sent);
+                info.upstream_wire_bytes_received = u64::from(head_received);
+            }
+            conn.release();
+        }
+    }
+
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+fn pool_failure(failure: &PoolFailure) -> Failure {
+    let reset = match failure.reason {
+        PoolFailureReason::RemoteConnectionFailure => Reset::RemoteConnectionFailure,
+        PoolFailureReason::LocalConnectionFailure => Reset::LocalConnectionFailure,
+        PoolFailureReason::ConnectionTimeout => Reset::ConnectionTimeout,
+        PoolFailureReason::Overflow => Reset::Overflow,
+        PoolFailureReason::NoPool => Reset::NoHealthyHost,
+    };
+    let transport = (!failure.transport.is_empty()).then(|| failure.transport.to_string().into());
+    Failure { transport, ..Failure::new(reset) }
+}
