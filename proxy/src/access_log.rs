@@ -70,19 +70,18 @@ fn check_one(log: &pb::AccessLog, context: &FactoryContext<'_>) -> Result<Arc<dy
 
 fn destination(name: &str, config: &Any) -> Result<(LogTarget, Format), ConfigError> {
     use nuncio_api::prost::Name;
-    let decode_error = |e: nuncio_api::ConfigError| ConfigError::new("", e.to_string());
-    let opened = nuncio_api::any::open(config).map_err(decode_error)?;
+    let opened = nuncio_api::any::open(config)?;
     if opened.type_name == FileAccessLog::full_name() {
-        let message: FileAccessLog = nuncio_api::any::decode(&opened.bytes).map_err(decode_error)?;
+        let message: FileAccessLog = nuncio_api::any::decode(&opened.bytes)?;
         return Ok((LogTarget::Path(message.path), file_format(message.access_log_format.as_ref())?));
     }
     if opened.type_name == StdoutAccessLog::full_name() {
-        let message: StdoutAccessLog = nuncio_api::any::decode(&opened.bytes).map_err(decode_error)?;
+        let message: StdoutAccessLog = nuncio_api::any::decode(&opened.bytes)?;
         let format = message.access_log_format.map(|stdout_access_log::AccessLogFormat::LogFormat(format)| format);
         return Ok((LogTarget::Stdout, log_format(format.as_ref())?));
     }
     if opened.type_name == StderrAccessLog::full_name() {
-        let message: StderrAccessLog = nuncio_api::any::decode(&opened.bytes).map_err(decode_error)?;
+        let message: StderrAccessLog = nuncio_api::any::decode(&opened.bytes)?;
         let format = message.access_log_format.map(|stderr_access_log::AccessLogFormat::LogFormat(format)| format);
         return Ok((LogTarget::Stderr, log_format(format.as_ref())?));
     }

@@ -33,6 +33,7 @@ pub struct ConnectionInfo {
     pub tls: Option<TlsInfo>,
     pub listener_name: Option<Arc<str>>,
     pub listener_metadata: Option<Arc<Metadata>>,
+    pub filter_chain_name: Option<Arc<str>>,
     pub filter_chain_metadata: Option<Arc<Metadata>>,
     pub timings: Cell<ConnectionTimings>,
     /// How the connection ended, as far as it has: `%DOWNSTREAM_DETECTED_CLOSE_TYPE%`.
@@ -64,6 +65,7 @@ impl ConnectionInfo {
             tls: None,
             listener_name: None,
             listener_metadata: None,
+            filter_chain_name: None,
             filter_chain_metadata: None,
             timings: Cell::default(),
             close_type: Cell::default(),

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nuncio_api::pb::google::protobuf::{Value, value};
-use nuncio_core::access_log::LogContext;
+use nuncio_core::access_log::{LogContext, LogType};
 use nuncio_core::http::header_map::decimal;
 use nuncio_core::http::{HeaderMap, Version, grpc_status};
 use nuncio_core::metadata::Metadata;
@@ -351,7 +351,11 @@ impl Moment {
             Self::DownstreamTxBegin => timings.first_downstream_tx,
             Self::DownstreamTxEnd => timings.last_downstream_tx,
             Self::DownstreamCxBegin => connection.and_then(|t| t.begin),
-            Self::DownstreamCxEnd => connection.and_then(|t| t.end),
+            // The last record of a session is written as its connection ends.
+            Self::DownstreamCxEnd => connection.and_then(|t| t.end).or_else(|| {
+                let last = context.log_type == LogType::TcpConnectionEnd;
+                last.then(|| timings.end.unwrap_or_else(Instant::now))
+            }),
             Self::Unknown => None,
         }
     }
@@ -563,7 +567,10 @@ impl Text {
             Self::DownstreamCloseType => plain(context.connection.map(|c| c.close_type.get().as_str()), out),
             Self::RouteName => nonempty(out, info.route_name.as_deref()),
             Self::VirtualCluster => nonempty(out, info.virtual_cluster_name.as_deref()),
-            Self::FilterChain => nonempty(out, info.filter_chain_name.as_deref()),
+            Self::FilterChain => {
+                let of_connection = || context.connection.and_then(|c| c.filter_chain_name.as_deref());
+                nonempty(out, info.filter_chain_name.as_deref().or_else(of_connection))
+            }
             Self::Listener => nonempty(out, context.connection.and_then(|c| c.listener_name.as_deref())),
             Self::StreamId => {
                 let id = info.uuid.as_ref().map(|uuid| &uuid[..]);

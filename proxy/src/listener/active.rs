@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use nuncio_core::net::{Accept, Connected, ConnectionInfo};
+use nuncio_core::metadata::Metadata;
+use nuncio_core::net::{Accept, Connected, ConnectionInfo, ConnectionTimings};
 use nuncio_core::stats::lists::listener as names;
 use nuncio_core::stats::lists::listener::{Listener, PerWorker, Times};
 use nuncio_core::stats::{GaugeGuard, Stats};
@@ -55,6 +56,9 @@ struct Serving {
     worker: Rc<Worker>,
     policy: Rc<AcceptPolicy>,
     config: Arc<ListenerConfig>,
+    /// For logs.
+    name: Arc<str>,
+    metadata: Arc<Metadata>,
     chains: FilterChains<FilterChain>,
     counts: Rc<Counts>,
     drain: Rc<Drain>,
@@ -150,6 +154,8 @@ impl Serving {
             chains: config.chains.instantiate(worker),
             worker: worker.clone(),
             policy: policy.clone(),
+            name: config.name().into(),
+            metadata: Arc::new(config.info.metadata.clone()),
             config,
             counts: Rc::new(counts),
             drain: Rc::new(drain),
@@ -212,24 +218,35 @@ impl Serving {
         let Connected { io, local, remote } = connected;
         let local = local.unwrap_or_else(|| acceptor.local_address().clone());
         let id = self.worker.connection_ids.next();
-        let info = Rc::new(ConnectionInfo::new(id, remote, local));
+        let mut info = ConnectionInfo::new(id, remote, local);
+        info.listener_name = Some(self.name.clone());
+        info.listener_metadata = Some(self.metadata.clone());
+        let since = Instant::now();
+        info.timings = ConnectionTimings { begin: Some(since), ..ConnectionTimings::default() }.into();
         self.counts.listener.inc(names::DOWNSTREAM_CX_TOTAL);
         self.counts.per_worker.inc(names::WORKER_CX_TOTAL);
         let Some(chain) = self.chains.find(&info) else {
             self.counts.listener.inc(names::NO_FILTER_CHAIN_MATCH);
             return Ok(());
         };
+        info.filter_chain_name = Some(chain.name.clone());
         let Some(filter) = &chain.terminal else { return Ok(()) };
         let slot = self.counts.connections.borrow_mut().reserve();
         let accepted = Accepted {
             counts: self.counts.clone(),
             slot,
-            since: Instant::now(),
+            since,
             _active: self.counts.listener.gauge(names::DOWNSTREAM_CX_ACTIVE),
             _on_worker: self.counts.per_worker.gauge(names::WORKER_CX_ACTIVE),
         };
         let guards: Box<dyn Any> = Box::new(accepted);
-        let task = filter.serve(Connection { io, info, preread: Vec::new(), drain: self.drain.clone(), guards });
+        let task = filter.serve(Connection {
+            io,
+            info: Rc::new(info),
+            preread: Vec::new(),
+            drain: self.drain.clone(),
+            guards,
+        });
         self.counts.connections.borrow_mut().started(slot, task);
         Ok(())
     }
