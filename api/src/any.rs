@@ -1,6 +1,8 @@
 //! `google.protobuf.Any`: from a type URL to the message it names, and to the typed message that a consumer wants.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
 use prost::{Message, Name};
 use prost_reflect::MessageDescriptor;
@@ -73,18 +75,33 @@ pub(crate) fn descriptor(url: &str) -> Result<MessageDescriptor, String> {
     if pool::NEWER_MESSAGES.contains(&name) {
         return Err(format!("unsupported type: {shown} is not implemented"));
     }
-    // The nearest name takes milliseconds to find among 1,500: only now, when the load has failed.
-    let messages: Vec<_> = pool::pool().all_messages().filter(|m| !m.is_map_entry()).collect();
-    let names = || messages.iter().map(|m| m.full_name());
-    let same_ending = |candidate: &&str| {
-        let last = |n: &str| n.rsplit('.').next().map(str::to_owned);
-        last(candidate) == last(name)
-    };
-    let near = nearest(name, names()).or_else(|| names().find(same_ending));
-    Err(match near {
+    Err(match nearest_message(name) {
         Some(near) => format!("unknown @type `{shown}`, did you mean `{near}`?"),
         None => format!("unknown @type `{shown}`"),
     })
+}
+
+/// Names that were asked for and are not there, with the nearest that is.
+type Misses = HashMap<String, Option<String>>;
+
+/// The search among 1,500 names takes milliseconds: it is made once a name, and only for the first few names.
+fn nearest_message(name: &str) -> Option<String> {
+    const MOST: usize = 32;
+    static MISSES: Mutex<Option<Misses>> = Mutex::new(None);
+    let mut misses = MISSES.lock().unwrap_or_else(PoisonError::into_inner);
+    let misses = misses.get_or_insert_default();
+    if let Some(known) = misses.get(name) {
+        return known.clone();
+    }
+    if misses.len() >= MOST || name.len() > 160 {
+        return None;
+    }
+    let messages: Vec<_> = pool::pool().all_messages().filter(|m| !m.is_map_entry()).collect();
+    let names = || messages.iter().map(|m| m.full_name());
+    let last = |n: &str| n.rsplit('.').next().map(str::to_owned);
+    let near = nearest(name, names()).or_else(|| names().find(|n| last(n) == last(name))).map(str::to_owned);
+    misses.insert(name.to_owned(), near.clone());
+    near
 }
 
 /// A `TypedStruct` that came encoded: the message it names, encoded.
@@ -112,4 +129,40 @@ struct TypedStruct {
     type_url: String,
     #[prost(message, optional, tag = "2")]
     value: Option<Struct>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pb::envoy::config::cluster::v3::Cluster;
+
+    #[test]
+    fn a_message_is_unpacked_as_what_it_is_and_as_nothing_else() {
+        let any = pack(&Cluster { name: "c".to_owned(), ..Cluster::default() });
+        assert_eq!(unpack::<Cluster>(&any).unwrap().name, "c");
+        let error = unpack::<crate::pb::envoy::config::core::v3::Node>(&any).unwrap_err();
+        assert_eq!(error.reason, "expected a envoy.config.core.v3.Node, found a envoy.config.cluster.v3.Cluster");
+        let broken = Any { value: vec![0x0a, 9], ..any };
+        assert!(unpack::<Cluster>(&broken).unwrap_err().reason.starts_with("cannot be decoded as"));
+    }
+
+    #[test]
+    fn a_type_that_is_not_there_is_told_with_the_nearest() {
+        let text = |url: &str| descriptor(url).unwrap_err();
+        assert_eq!(
+            text("t/envoy.config.cluster.v3.Clustr"),
+            "unknown @type `envoy.config.cluster.v3.Clustr`, did you mean `envoy.config.cluster.v3.Cluster`?"
+        );
+        assert_eq!(
+            text("t/a.b.HttpConnectionManager").split_once(", ").unwrap().1,
+            "did you mean \
+            `envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager`?"
+        );
+        assert_eq!(text("t/no.such.Thing"), "unknown @type `no.such.Thing`");
+        assert_eq!(text("Cluster"), "unknown @type `Cluster`: write it as `type.googleapis.com/Cluster`");
+        assert_eq!(
+            text("t/xds.type.matcher.v3.IPMatcher"),
+            "unsupported type: xds.type.matcher.v3.IPMatcher is not implemented"
+        );
+    }
 }
