@@ -26,7 +26,8 @@ pub(super) struct Names {
 
 #[derive(Debug)]
 struct Entry {
-    hash: u64,
+    /// Folded to half.
+    hash: u32,
     start: u32,
     len: u32,
     value: u32,
@@ -47,8 +48,8 @@ impl Names {
         }
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(name);
-        self.entries.push(Entry { hash, start, len: name.len() as u32, value });
-        let at = self.free_slot(hash);
+        self.entries.push(Entry { hash: fold(hash), start, len: name.len() as u32, value });
+        let at = self.free_slot(fold(hash));
         self.slots[at] = self.entries.len() as u32;
         Ok(())
     }
@@ -56,7 +57,8 @@ impl Names {
     #[inline]
     pub(super) fn get(&self, hash: u64, name: &[u8]) -> Option<u32> {
         let mask = self.slots.len().checked_sub(1)?;
-        let mut at = spread(hash) & mask;
+        let hash = fold(hash);
+        let mut at = hash as usize & mask;
         loop {
             let entry = &self.entries[self.slots[at].checked_sub(1)? as usize];
             if entry.hash == hash && self.name(entry) == name {
@@ -79,9 +81,9 @@ impl Names {
         }
     }
 
-    fn free_slot(&self, hash: u64) -> usize {
+    fn free_slot(&self, hash: u32) -> usize {
         let mask = self.slots.len() - 1;
-        let mut at = spread(hash) & mask;
+        let mut at = hash as usize & mask;
         while self.slots[at] != 0 {
             at = (at + 1) & mask;
         }
@@ -95,8 +97,8 @@ impl Names {
 
 /// FNV's low bits alone are weak for short names.
 #[inline]
-fn spread(hash: u64) -> usize {
-    (hash ^ (hash >> 32)) as usize
+fn fold(hash: u64) -> u32 {
+    (hash ^ (hash >> 32)) as u32
 }
 
 #[cfg(test)]
