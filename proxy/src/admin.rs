@@ -14,6 +14,7 @@
 mod answer;
 mod certs;
 mod chunks;
+mod clusters;
 pub mod config;
 mod config_dump;
 mod connection;
@@ -21,6 +22,7 @@ mod counts;
 mod index;
 mod lifecycle;
 mod listeners;
+mod log_record;
 mod logging;
 mod memory;
 mod page;
@@ -34,9 +36,10 @@ use http::{Method, StatusCode};
 
 pub use answer::{Answer, ContentType};
 pub use chunks::Chunks;
+pub use clusters::{ClusterSource, pages as cluster_pages};
 pub use config::AdminConfig;
 pub use config_dump::{Configs, pages as config_pages};
-pub use connection::{Limits, serve};
+pub use connection::{Limits, Settings, serve};
 pub use counts::AdminStats;
 pub use page::{Page, Param, ParamKind};
 pub use request::{Query, Request};

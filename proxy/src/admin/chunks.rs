@@ -52,7 +52,8 @@ pub(super) enum Part {
 /// A body that is there as a whole, or is read from [`Chunks`]. Its length is never announced, as in Envoy.
 pub(super) struct ChunkedBody {
     parts: Parts,
-    after: Option<After>,
+    sent: u64,
+    done: Option<Done>,
 }
 
 enum Parts {
@@ -60,17 +61,17 @@ enum Parts {
     Coming(mpsc::Receiver<Part>),
 }
 
-/// What is done when the body is sent or dropped.
-type After = Box<dyn FnOnce()>;
+/// Told when the body is sent or dropped, with how many bytes of it were taken.
+type Done = Box<dyn FnOnce(u64)>;
 
 // === impl Chunks ===
 
 impl Chunks {
     /// For a thread that may block while the calling runtime goes on.
-    pub(super) fn to_client(patience: Patience, after: Option<After>) -> (Chunks, ChunkedBody) {
+    pub(super) fn to_client(patience: Patience) -> (Chunks, ChunkedBody) {
         let (to, from) = mpsc::channel(WAITING);
         let to = Sink::Client { to, runtime: Handle::current(), patience };
-        (Chunks { text: String::new(), to }, ChunkedBody { parts: Parts::Coming(from), after })
+        (Chunks { text: String::new(), to }, ChunkedBody::new(Parts::Coming(from)))
     }
 
     #[cfg(test)]
@@ -155,15 +156,38 @@ impl Sink {
 // === impl ChunkedBody ===
 
 impl ChunkedBody {
-    pub(super) fn whole(text: impl Into<Bytes>, after: Option<After>) -> ChunkedBody {
-        ChunkedBody { parts: Parts::Whole(text.into()), after }
+    fn new(parts: Parts) -> ChunkedBody {
+        ChunkedBody { parts, sent: 0, done: None }
+    }
+
+    pub(super) fn whole(text: impl Into<Bytes>) -> ChunkedBody {
+        ChunkedBody::new(Parts::Whole(text.into()))
+    }
+
+    pub(super) fn when_done(&mut self, done: impl FnOnce(u64) + 'static) {
+        self.done = Some(Box::new(done));
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        match &mut self.parts {
+            Parts::Whole(text) if text.is_empty() => Poll::Ready(None),
+            Parts::Whole(text) => Poll::Ready(Some(Ok(std::mem::take(text)))),
+            Parts::Coming(parts) => match ready!(parts.poll_recv(cx)) {
+                Some(Part::Text(text)) => Poll::Ready(Some(Ok(text))),
+                Some(Part::End) => {
+                    self.parts = Parts::Whole(Bytes::new());
+                    Poll::Ready(None)
+                }
+                None => Poll::Ready(Some(Err(io::Error::other("the answer was cut short")))),
+            },
+        }
     }
 }
 
 impl Drop for ChunkedBody {
     fn drop(&mut self) {
-        if let Some(after) = self.after.take() {
-            after();
+        if let Some(done) = self.done.take() {
+            done(self.sent);
         }
     }
 }
@@ -173,18 +197,11 @@ impl Body for ChunkedBody {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        match &mut self.parts {
-            Parts::Whole(text) if text.is_empty() => Poll::Ready(None),
-            Parts::Whole(text) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text))))),
-            Parts::Coming(parts) => match ready!(parts.poll_recv(cx)) {
-                Some(Part::Text(text)) => Poll::Ready(Some(Ok(Frame::data(text)))),
-                Some(Part::End) => {
-                    self.parts = Parts::Whole(Bytes::new());
-                    Poll::Ready(None)
-                }
-                None => Poll::Ready(Some(Err(io::Error::other("the answer was cut short")))),
-            },
+        let part = ready!(self.poll_part(cx));
+        if let Some(Ok(text)) = &part {
+            self.sent += text.len() as u64;
         }
+        Poll::Ready(part.map(|text| text.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -212,7 +229,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_pauses_too_long_frees_the_writer() {
         let patience = Patience { pause: Duration::from_millis(50), total: Duration::from_secs(60) };
-        let (mut chunks, body) = Chunks::to_client(patience, None);
+        let (mut chunks, body) = Chunks::to_client(patience);
         let big = "x".repeat(CHUNK * (WAITING + 3));
         let written = tokio::task::spawn_blocking(move || chunks.write_str(&big)).await.unwrap();
         assert!(written.is_err());
@@ -223,7 +240,7 @@ mod tests {
     async fn a_cut_answer_ends_in_an_error_and_a_whole_one_does_not() {
         let patience = Patience { pause: Duration::from_secs(9), total: Duration::from_secs(9) };
         for whole in [true, false] {
-            let (mut chunks, mut body) = Chunks::to_client(patience, None);
+            let (mut chunks, mut body) = Chunks::to_client(patience);
             tokio::task::spawn_blocking(move || {
                 chunks.write_str("x").unwrap();
                 if whole { chunks.finish() } else { chunks.hand_on().unwrap() }

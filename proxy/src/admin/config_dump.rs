@@ -16,9 +16,12 @@ use nuncio_api::dump::JsonWriter;
 use regex::Regex;
 use serde_json::Value;
 
+use super::clusters::ClusterSource;
 use super::{Answer, Chunks, ContentType, Page, Param, ParamKind, Query};
+use crate::upstream::ClusterSnapshot;
 use sections::{Element, SECTIONS, Section};
 
+mod endpoints;
 mod sections;
 
 /// What is configured, encoded.
@@ -40,20 +43,25 @@ const PARAMS: &[Param] = &[
     Param { name: "include_eds", help: "endpoints too", kind: ParamKind::Flag },
 ];
 
-pub fn pages(configs: &Arc<Configs>) -> Vec<Page> {
-    let configs = configs.clone();
-    vec![
-        Page::new("/config_dump", "dump current configuration", move |query| answer(&configs, query))
-            .with_params(PARAMS),
-    ]
+pub fn pages(configs: &Arc<Configs>, clusters: &ClusterSource) -> Vec<Page> {
+    let (configs, clusters) = (configs.clone(), clusters.clone());
+    let dump = move |query: &Query| {
+        let clusters = if query.has("include_eds") { clusters() } else { Vec::new() };
+        answer(Dump { configs: configs.clone(), clusters }, query)
+    };
+    vec![Page::new("/config_dump", "dump current configuration", dump).with_params(PARAMS)]
 }
 
-fn answer(configs: &Arc<Configs>, query: &Query) -> Answer {
-    match Selection::new(configs, query) {
-        Ok(selection) => {
-            let configs = configs.clone();
-            Answer::rendered(ContentType::Json, move |out| selection.write(&configs, out))
-        }
+/// All that a dump may show.
+struct Dump {
+    configs: Arc<Configs>,
+    /// For their endpoints.
+    clusters: Vec<Arc<ClusterSnapshot>>,
+}
+
+fn answer(dump: Dump, query: &Query) -> Answer {
+    match Selection::new(&dump, query) {
+        Ok(selection) => Answer::rendered(ContentType::Json, move |out| selection.write(&dump, out)),
         Err((status, reason)) => Answer::error(status, reason),
     }
 }
@@ -76,7 +84,7 @@ type Refusal = (StatusCode, String);
 // === impl Selection ===
 
 impl Selection {
-    fn new(configs: &Configs, query: &Query) -> Result<Selection, Refusal> {
+    fn new(dump: &Dump, query: &Query) -> Result<Selection, Refusal> {
         let name = query.text("name_regex").map(name_regex).transpose()?;
         let mask = query.text("mask").map(FieldMask::parse);
         let sections = SECTIONS.iter().filter(|s| s.always || query.has("include_eds"));
@@ -87,7 +95,7 @@ impl Selection {
         let mut selection = Selection { what, name, mask };
         if let Some(mask) = &selection.mask {
             let text = query.text("mask").unwrap_or_default();
-            selection.what = fitting(mask, text, selection.what, configs)?;
+            selection.what = fitting(mask, text, selection.what, dump)?;
         }
         Ok(selection)
     }
@@ -97,29 +105,29 @@ impl Selection {
     }
 
     /// `envoy.admin.v3.ConfigDump`.
-    fn write(&self, configs: &Configs, out: &mut Chunks) -> fmt::Result {
+    fn write(&self, dump: &Dump, out: &mut Chunks) -> fmt::Result {
         let mut json = JsonWriter::default();
         match &self.what {
             What::Sections(sections) => {
                 begin(&mut json);
                 for section in sections {
                     match &self.mask {
-                        Some(mask) => self.write_masked_section(section, mask, configs, &mut json)?,
-                        None => self.write_section(section, configs, &mut json, &mut Some(out))?,
+                        Some(mask) => self.write_masked_section(section, mask, dump, &mut json)?,
+                        None => self.write_section(section, dump, &mut json, &mut Some(out))?,
                     }
                 }
                 json.end_list();
                 json.end_object();
             }
             What::List(section, list, of) => {
-                let elements = configs.elements(list);
+                let elements = dump.elements(list);
                 let mut elements = elements.iter().filter(|e| self.wants(e)).peekable();
                 if elements.peek().is_none() {
                     return out.write_str("{}\n");
                 }
                 begin(&mut json);
                 for element in elements {
-                    self.write_element_alone(configs, section, of, element, &mut json);
+                    self.write_element_alone(dump, section, of, element, &mut json);
                     pass_on(&mut json, out)?;
                 }
                 json.end_list();
@@ -133,7 +141,7 @@ impl Selection {
     fn write_section(
         &self,
         section: &Section,
-        configs: &Configs,
+        dump: &Dump,
         json: &mut JsonWriter,
         out: &mut Option<&mut Chunks>,
     ) -> fmt::Result {
@@ -141,10 +149,10 @@ impl Selection {
         json.key("@type");
         json.string(&section.type_url());
         if section.is_bootstrap() {
-            configs.write_bootstrap(json, out)?;
+            dump.configs.write_bootstrap(json, out)?;
         }
         for (list, _) in section.lists {
-            let elements = configs.elements(list);
+            let elements = dump.elements(list);
             let mut elements = elements.iter().filter(|e| self.wants(e)).peekable();
             if elements.peek().is_none() {
                 continue;
@@ -153,7 +161,7 @@ impl Selection {
             json.begin_list();
             for element in elements {
                 json.begin_object();
-                element.write_fields(configs, json);
+                element.write_fields(dump, json);
                 json.end_object();
                 if let Some(out) = out {
                     pass_on(json, out)?;
@@ -169,11 +177,11 @@ impl Selection {
         &self,
         section: &Section,
         mask: &FieldMask,
-        configs: &Configs,
+        dump: &Dump,
         json: &mut JsonWriter,
     ) -> fmt::Result {
         let mut whole = JsonWriter::default();
-        self.write_section(section, configs, &mut whole, &mut None)?;
+        self.write_section(section, dump, &mut whole, &mut None)?;
         let mut value = parse(&mut whole);
         mask.trim(&mut value);
         json.value(&value);
@@ -182,13 +190,13 @@ impl Selection {
 
     fn write_element_alone(
         &self,
-        configs: &Configs,
+        dump: &Dump,
         section: &Section,
         of: &str,
         element: &Element<'_>,
         json: &mut JsonWriter,
     ) {
-        let mut value = element_value(configs, section, of, element);
+        let mut value = element_value(dump, section, of, element);
         if let Some(mask) = &self.mask {
             mask.trim(&mut value);
         }
@@ -221,7 +229,7 @@ fn find_list(sections: impl Iterator<Item = &'static Section>, resource: &str) -
 }
 
 /// The sections that have all fields of the mask, of which there must be one; elements must have them.
-fn fitting(mask: &FieldMask, text: &str, what: What, configs: &Configs) -> Result<What, Refusal> {
+fn fitting(mask: &FieldMask, text: &str, what: What, dump: &Dump) -> Result<What, Refusal> {
     match what {
         What::Sections(mut sections) => {
             sections.retain(|s| mask.fits(&s.message(), &Value::Null));
@@ -234,10 +242,10 @@ fn fitting(mask: &FieldMask, text: &str, what: What, configs: &Configs) -> Resul
         What::List(section, list, of) => {
             let fits = |e: &Element<'_>| {
                 let name = format!("{}.{of}", section.message());
-                mask.fits(&name, &element_value(configs, section, of, e))
+                mask.fits(&name, &element_value(dump, section, of, e))
             };
             // All are of one type, so one stands for all.
-            match configs.elements(list).first().is_none_or(fits) {
+            match dump.elements(list).first().is_none_or(fits) {
                 true => Ok(What::List(section, list, of)),
                 false => Err((StatusCode::BAD_REQUEST, format!("FieldMask {text} could not be successfully used."))),
             }
@@ -245,12 +253,12 @@ fn fitting(mask: &FieldMask, text: &str, what: What, configs: &Configs) -> Resul
     }
 }
 
-fn element_value(configs: &Configs, section: &Section, of: &str, element: &Element<'_>) -> Value {
+fn element_value(dump: &Dump, section: &Section, of: &str, element: &Element<'_>) -> Value {
     let mut json = JsonWriter::default();
     json.begin_object();
     json.key("@type");
     json.string(&format!("{}.{of}", section.type_url()));
-    element.write_fields(configs, &mut json);
+    element.write_fields(dump, &mut json);
     json.end_object();
     parse(&mut json)
 }

@@ -19,7 +19,8 @@ use hyper::body::{Body as _, Incoming};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use nuncio_core::net::{Accept, Io};
+use nuncio_core::access_log::AccessLog;
+use nuncio_core::net::{Accept, Connected, ConnectionInfo, Io};
 use nuncio_core::time::WallClock;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -27,8 +28,10 @@ use tokio::time::Instant;
 
 use super::answer::Body;
 use super::chunks::{ChunkedBody, Chunks, Patience};
+use super::log_record::LogRecord;
 use super::{Admin, AdminStats, Answer, ContentType, Query, Request};
 use crate::calendar::Date;
+use crate::upstream::worker::ConnectionIds;
 
 /// What an admin listener grants its clients.
 #[derive(Debug, Clone, Copy)]
@@ -60,16 +63,20 @@ impl Default for Limits {
     }
 }
 
+/// What an admin listener works with.
+pub struct Settings {
+    pub limits: Limits,
+    pub clock: WallClock,
+    pub stats: AdminStats,
+    pub logs: Vec<Box<dyn AccessLog>>,
+    pub connection_ids: ConnectionIds,
+}
+
 /// Answers requests that arrive at `listener` until the returned task is aborted.
-pub fn serve(
-    listener: Box<dyn Accept>,
-    admin: Rc<Admin>,
-    limits: Limits,
-    clock: WallClock,
-    stats: AdminStats,
-) -> AbortHandle {
+pub fn serve(listener: Box<dyn Accept>, admin: Rc<Admin>, settings: Settings) -> AbortHandle {
+    let Settings { limits, clock, stats, logs, connection_ids } = settings;
     let rendering = Arc::new(Semaphore::new(limits.rendering));
-    let server = Rc::new(Server { admin, limits, clock, stats, rendering });
+    let server = Rc::new(Server { admin, limits, clock, stats, logs: logs.into(), connection_ids, rendering });
     tokio::task::spawn_local(accept(listener, server)).abort_handle()
 }
 
@@ -78,6 +85,8 @@ struct Server {
     limits: Limits,
     clock: WallClock,
     stats: AdminStats,
+    logs: Rc<[Box<dyn AccessLog>]>,
+    connection_ids: ConnectionIds,
     rendering: Arc<Semaphore>,
 }
 
@@ -111,16 +120,19 @@ async fn accept(mut listener: Box<dyn Accept>, server: Rc<Server>) {
             }
         }
         let asked = Rc::new(Cell::new(Instant::now()));
-        let task = tokio::task::spawn_local(connection(connected.io, server.clone(), asked.clone()));
+        let task = tokio::task::spawn_local(connection(connected, server.clone(), asked.clone()));
         open.0.push((asked, task.abort_handle()));
     }
 }
 
-async fn connection(io: Io, server: Rc<Server>, asked: Rc<Cell<Instant>>) {
+async fn connection(connected: Connected, server: Rc<Server>, asked: Rc<Cell<Instant>>) {
     let _counts = server.stats.connection();
+    let Connected { io, local, remote } = connected;
+    let local = local.unwrap_or_else(|| remote.clone());
+    let info = Rc::new(ConnectionInfo::new(server.connection_ids.next(), remote, local));
     let service = service_fn(|request| {
         asked.set(Instant::now());
-        respond(server.clone(), request)
+        respond(server.clone(), info.clone(), request)
     });
     let result = http1::Builder::new()
         .timer(Clock)
@@ -136,16 +148,19 @@ async fn connection(io: Io, server: Rc<Server>, asked: Rc<Cell<Instant>>) {
 
 async fn respond(
     server: Rc<Server>,
+    connection: Rc<ConnectionInfo>,
     request: http::Request<Incoming>,
 ) -> Result<http::Response<ChunkedBody>, Infallible> {
+    let record = (!server.logs.is_empty()).then(|| LogRecord::begin(&request, connection, &server.clock));
     let counts = server.stats.request();
     let head_only = request.method() == Method::HEAD;
     let refusal = refusal(&request);
     let last = refusal.is_some();
-    let answer = match refusal {
+    let mut answer = match refusal {
         Some(answer) => answer,
         None => server.ask(request).await,
     };
+    let after = answer.after.take();
     let (status, content_type, body) = server.begin(answer, head_only).await;
     let mut response = http::Response::new(body);
     *response.status_mut() = status;
@@ -162,6 +177,15 @@ async fn respond(
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     counts.answered(status.as_u16());
+    let record = record.map(|record| (record.answered(&response), server.logs.clone()));
+    response.body_mut().when_done(move |sent| {
+        if let Some((record, logs)) = record {
+            record.write(sent, &logs);
+        }
+        if let Some(after) = after {
+            after();
+        }
+    });
     Ok(response)
 }
 
@@ -225,19 +249,19 @@ impl Server {
 
     /// Begins to send: what must be rendered waits for its turn first.
     async fn begin(&self, answer: Answer, head_only: bool) -> (StatusCode, ContentType, ChunkedBody) {
-        let Answer { status, content_type, body, after } = answer;
+        let Answer { status, content_type, body, .. } = answer;
         let render = match body {
-            Body::Whole(text) => return (status, content_type, ChunkedBody::whole(text, after)),
-            Body::Rendered(_) if head_only => return (status, content_type, ChunkedBody::whole("", after)),
+            Body::Whole(text) => return (status, content_type, ChunkedBody::whole(text)),
+            Body::Rendered(_) if head_only => return (status, content_type, ChunkedBody::whole("")),
             Body::Rendered(render) => render,
         };
         let turn = tokio::time::timeout(self.limits.render_pause, self.rendering.clone().acquire_owned());
         let Ok(Ok(turn)) = turn.await else {
-            let busy = ChunkedBody::whole("too many large pages are being read, try again later\n", after);
+            let busy = ChunkedBody::whole("too many large pages are being read, try again later\n");
             return (StatusCode::SERVICE_UNAVAILABLE, ContentType::Text, busy);
         };
         let patience = Patience { pause: self.limits.render_pause, total: self.limits.render_total };
-        let (mut chunks, parts) = Chunks::to_client(patience, after);
+        let (mut chunks, parts) = Chunks::to_client(patience);
         tokio::task::spawn_blocking(move || {
             if render(&mut chunks).is_ok() {
                 chunks.finish();

@@ -1,11 +1,12 @@
 //! The admin interface as its clients see it: over real sockets.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use nuncio_core::access_log::{AccessLog, LogContext};
 use nuncio_core::net::Address;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
@@ -15,11 +16,27 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::lifecycle::{Lifecycle, ServerState};
 use crate::net::{Acceptor, BindOptions, BoundAddress};
+use crate::upstream::worker::ConnectionIds;
 
 struct Served {
     address: std::net::SocketAddr,
     quit: Rc<Cell<bool>>,
     lifecycle: Arc<Lifecycle>,
+    logged: Rc<RefCell<Vec<String>>>,
+}
+
+/// Keeps what an access log is told.
+struct Lines(Rc<RefCell<Vec<String>>>);
+
+impl AccessLog for Lines {
+    fn log(&self, record: &LogContext<'_>) {
+        let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
+        let request = record.request.unwrap();
+        let (method, path, host) = (text(Some(request.method())), text(request.path()), text(request.authority()));
+        let remote = record.connection.unwrap().remote.ip().unwrap();
+        let (code, sent) = (record.info.response_code.unwrap(), record.info.bytes_sent);
+        self.0.borrow_mut().push(format!("{remote} {host} {method} {path} {code} {sent}"));
+    }
 }
 
 async fn served(limits: Limits, allow: Option<AllowPath>) -> Served {
@@ -40,8 +57,16 @@ async fn served(limits: Limits, allow: Option<AllowPath>) -> Served {
     let listener = Acceptor::new(bound.socket(0).unwrap()).unwrap();
     let clock =
         WallClock::Fixed { base: UNIX_EPOCH + Duration::from_secs(784_111_777), from: tokio::time::Instant::now() };
-    serve(Box::new(listener), Rc::new(Admin::new(pages, allow)), limits, clock, AdminStats::new(&mut Store::new()));
-    Served { address, quit, lifecycle }
+    let logged = Rc::new(RefCell::new(Vec::new()));
+    let settings = Settings {
+        limits,
+        clock,
+        stats: AdminStats::new(&mut Store::new()),
+        logs: vec![Box::new(Lines(logged.clone()))],
+        connection_ids: ConnectionIds::default(),
+    };
+    serve(Box::new(listener), Rc::new(Admin::new(pages, allow)), settings);
+    Served { address, quit, lifecycle, logged }
 }
 
 /// Sends one request and reads until the connection ends.
@@ -116,6 +141,23 @@ fn other_sites_cannot_change_anything_and_may_only_read() {
         assert!(
             exchange(&server, &evil.replace("POST /quitquitquit", "GET /ready")).await.starts_with("HTTP/1.1 200 ")
         );
+    });
+}
+
+#[test]
+fn every_request_is_logged_with_what_was_sent() {
+    run(async {
+        let server = served(Limits::default(), None).await;
+        get(&server, "GET", "/ready?x", "").await;
+        get(&server, "GET", "/big", "").await;
+        get(&server, "GET", "/quitquitquit", "").await;
+        let host = server.address;
+        let lines = [
+            format!("127.0.0.1 {host} GET /ready?x 200 5"),
+            format!("127.0.0.1 {host} GET /big 200 1088890"),
+            format!("127.0.0.1 {host} GET /quitquitquit 405 38"),
+        ];
+        assert_eq!(*server.logged.borrow(), lines);
     });
 }
 

@@ -18,7 +18,9 @@ use nuncio_api::pb::google::protobuf::{self as wkt, value::Kind};
 use nuncio_api::prost::Message;
 use nuncio_api::wire::{put, split};
 use nuncio_api::{Element, LoadedBootstrap};
+use nuncio_core::extension::WorkerContext;
 use nuncio_core::net::Address;
+use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
 use serde_json::{Value, json};
@@ -26,11 +28,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use super::Options;
-use crate::admin::{self, Admin, AdminConfig, AdminStats, Configs, Limits, ListenerDrain, ListenerView};
+use super::worker::NoClusters;
+use crate::admin::{
+    self, Admin, AdminConfig, AdminStats, ClusterSource, Configs, Limits, ListenerDrain, ListenerView, Settings,
+};
 use crate::lifecycle::Lifecycle;
 use crate::logging::Loggers;
 use crate::net::{Acceptor, BoundAddress};
 use crate::stats_sink::StatsConfig;
+use crate::upstream::worker::ConnectionIds;
 use crate::version;
 
 /// What only main can do.
@@ -48,6 +54,8 @@ pub struct Facts<'a> {
     pub store: &'a Rc<RefCell<Store>>,
     pub stats: Arc<StatsConfig>,
     pub configs: Arc<Configs>,
+    pub clusters: ClusterSource,
+    pub connection_ids: &'a ConnectionIds,
     pub lifecycle: &'a Arc<Lifecycle>,
     pub loggers: &'a Arc<Loggers>,
 }
@@ -79,9 +87,22 @@ impl AdminInterface {
             let _ = sender.send(act);
         });
         let pages = pages(facts, &act, listeners.clone());
-        let stats = AdminStats::new(&mut facts.store.borrow_mut());
+        let context = WorkerContext {
+            index: None,
+            rng: Rng::from_os(),
+            clock: WallClock::System,
+            stats: facts.store.borrow().main().clone(),
+            client: Rc::new(NoClusters),
+        };
+        let settings = Settings {
+            limits: Limits::default(),
+            clock: context.clock,
+            stats: AdminStats::new(&mut facts.store.borrow_mut()),
+            logs: config.logs.iter().map(|log| log.instantiate(&context)).collect(),
+            connection_ids: facts.connection_ids.clone(),
+        };
         let server = Rc::new(Admin::new(pages, config.allow));
-        admin::serve(Box::new(Acceptor::new(bound.socket(0)?)?), server, Limits::default(), WallClock::System, stats);
+        admin::serve(Box::new(Acceptor::new(bound.socket(0)?)?), server, settings);
         Ok(AdminInterface { address: Some(address), acts, listeners })
     }
 
@@ -103,7 +124,8 @@ fn pages(
     pages.extend(admin::server_info_pages(identity, facts.lifecycle));
     pages.extend(admin::lifecycle_pages(facts.lifecycle, Rc::new(move || quit(Act::Quit))));
     pages.extend(admin::logging_pages(facts.loggers, move || reopen(Act::ReopenLogs)));
-    pages.extend(admin::config_pages(&facts.configs));
+    pages.extend(admin::cluster_pages(&facts.clusters));
+    pages.extend(admin::config_pages(&facts.configs, &facts.clusters));
     pages.extend(admin::stats_pages(facts.store, &facts.stats));
     pages.extend(admin::listener_pages(
         move || listeners.borrow().clone(),

@@ -108,22 +108,28 @@ pub fn assemble(
     let mut listeners = ListenerManager::new(extensions.network_filters, sockets, &mut store.borrow_mut());
     let mut report = Report { loaded: &loaded, errors: Vec::new(), warnings: loaded.warnings.clone() };
     let clusters: HashSet<String> = loaded.clusters.iter().filter_map(|c| c.decode().ok()).map(|c| c.name).collect();
+    let (warnings, scopes) = (RefCell::default(), RefCell::default());
+    let context = FactoryContext {
+        stat_prefix: "",
+        has_cluster: &|name| clusters.contains(name),
+        warnings: &warnings,
+        node: &node,
+        stats: &store,
+        log_files: &*log_files,
+        scopes: &scopes,
+    };
     for element in &loaded.listeners {
-        let warnings = RefCell::default();
-        let context = FactoryContext {
-            stat_prefix: "",
-            has_cluster: &|name| clusters.contains(name),
-            warnings: &warnings,
-            node: &node,
-            stats: &store,
-            log_files: &*log_files,
-            scopes: &RefCell::default(),
-        };
         add_listener(element, &mut listeners, &context, &mut report);
         report.warn(element, warnings.take());
     }
-    let admin = loaded.bootstrap.admin.as_ref().map_or(Ok(None), AdminConfig::from_proto);
-    let admin = admin.map_err(|e| report.refuse(e.within("admin"))).unwrap_or_default();
+    let admin = match loaded.bootstrap.admin.as_ref().map(|admin| AdminConfig::from_proto(admin, &context)) {
+        Some(Ok(admin)) => admin,
+        Some(Err(errors)) => {
+            errors.into_iter().for_each(|e| report.refuse(e.within("admin")));
+            None
+        }
+        None => None,
+    };
     let stats =
         StatsConfig::from_proto(loaded.bootstrap.stats_config.as_ref().unwrap_or(&metrics::StatsConfig::default()));
     let stats = match stats {

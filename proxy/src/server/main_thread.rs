@@ -144,12 +144,15 @@ impl Main {
         log_files.start()?;
         process.unknown_fields(unknown_fields);
         let lifecycle = Arc::new(Lifecycle::default());
+        let connection_ids = ConnectionIds::default();
         let facts = Facts {
             options: &options,
             node: &node,
             store: &store,
             stats,
             configs,
+            clusters: Rc::new(Vec::new),
+            connection_ids: &connection_ids,
             lifecycle: &lifecycle,
             loggers: &loggers,
         };
@@ -159,7 +162,7 @@ impl Main {
         let (sender, events) = unbounded_channel();
         let seed = Seed {
             events: sender,
-            connection_ids: ConnectionIds::default(),
+            connection_ids,
             clock: WallClock::System,
             lifecycle: lifecycle.clone(),
             drain_strategy: options.drain_strategy,

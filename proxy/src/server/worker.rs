@@ -138,8 +138,8 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
     worker.panics.get()
 }
 
-/// A worker without clusters: every call fails.
-struct NoClusters;
+/// A thread without clusters: every call fails.
+pub(super) struct NoClusters;
 
 impl AsyncClient for NoClusters {
     fn call(

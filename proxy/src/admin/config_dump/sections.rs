@@ -6,8 +6,9 @@ use std::fmt;
 use nuncio_api::dump::JsonWriter;
 use nuncio_api::wire::{Wire, fields};
 
-use super::{Chunks, Configs, pass_on};
+use super::{Chunks, Configs, Dump, endpoints, pass_on};
 use crate::calendar::Date;
+use crate::upstream::ClusterSnapshot;
 
 /// One message of `envoy.admin.v3`.
 pub(super) struct Section {
@@ -21,7 +22,7 @@ pub(super) struct Section {
 }
 
 /// In Envoy's order.
-pub(super) static SECTIONS: [Section; 6] = [
+pub(super) static SECTIONS: [Section; 7] = [
     Section { name: "BootstrapConfigDump", always: true, lists: &[], single: &["bootstrap", "last_updated"] },
     Section {
         name: "ClustersConfigDump",
@@ -32,6 +33,15 @@ pub(super) static SECTIONS: [Section; 6] = [
             ("dynamic_warming_clusters", "DynamicCluster"),
         ],
         single: &["version_info"],
+    },
+    Section {
+        name: "EndpointsConfigDump",
+        always: false,
+        lists: &[
+            ("static_endpoint_configs", "StaticEndpointConfig"),
+            ("dynamic_endpoint_configs", "DynamicEndpointConfig"),
+        ],
+        single: &[],
     },
     Section {
         name: "ListenersConfigDump",
@@ -66,9 +76,10 @@ pub(super) static SECTIONS: [Section; 6] = [
     },
 ];
 
-/// A configured resource, as encoded bytes.
+/// A resource: encoded bytes, or hosts as they are now.
 pub(super) enum Element<'c> {
     Cluster(&'c [u8]),
+    Endpoints(&'c ClusterSnapshot),
     Listener(&'c [u8]),
     Route(&'c [u8]),
     Secret(&'c [u8]),
@@ -100,38 +111,64 @@ impl Section {
 // === impl Element ===
 
 impl Element<'_> {
-    /// The first field of all these messages.
     pub(super) fn name(&self) -> Cow<'_, str> {
-        let bytes = self.bytes();
-        payloads(bytes, 1).last().map_or(Cow::Borrowed(""), String::from_utf8_lossy)
-    }
-
-    fn bytes(&self) -> &[u8] {
         match self {
+            Element::Endpoints(cluster) => Cow::Borrowed(endpoints::name(cluster)),
+            // The first field of all these messages.
             Element::Cluster(bytes) | Element::Listener(bytes) | Element::Route(bytes) | Element::Secret(bytes) => {
-                bytes
+                payloads(bytes, 1).last().map_or(Cow::Borrowed(""), String::from_utf8_lossy)
             }
         }
     }
 
     /// Inside the element's object, which is open.
-    pub(super) fn write_fields(&self, configs: &Configs, json: &mut JsonWriter) {
-        let (key, url) = match self {
-            Element::Cluster(_) => ("cluster", CLUSTER),
-            Element::Listener(_) => ("listener", LISTENER),
-            Element::Route(_) => ("route_config", ROUTE),
-            Element::Secret(_) => {
+    pub(super) fn write_fields(&self, dump: &Dump, json: &mut JsonWriter) {
+        match self {
+            Element::Cluster(bytes) => write_dated("cluster", CLUSTER, bytes, dump, json),
+            Element::Listener(bytes) => write_dated("listener", LISTENER, bytes, dump, json),
+            Element::Route(bytes) => write_dated("route_config", ROUTE, bytes, dump, json),
+            Element::Endpoints(cluster) => {
+                json.key("endpoint_config");
+                json.value(&endpoints::assignment(cluster));
+            }
+            // Envoy prints no time for static secrets.
+            Element::Secret(bytes) => {
                 json.key("name");
                 json.string(&self.name());
-                ("secret", SECRET)
+                json.key("secret");
+                json.any(SECRET, bytes);
             }
+        }
+    }
+}
+
+fn write_dated(key: &str, url: &str, bytes: &[u8], dump: &Dump, json: &mut JsonWriter) {
+    json.key(key);
+    json.any(url, bytes);
+    json.key("last_updated");
+    json.string(&Date::new(dump.configs.loaded).rfc3339());
+}
+
+// === impl Dump ===
+
+impl Dump {
+    /// What a list holds.
+    pub(super) fn elements(&self, list: &str) -> Vec<Element<'_>> {
+        let configs = &self.configs;
+        let endpoints = |added_via_api: bool| {
+            let clusters = self.clusters.iter().filter(|c| c.config.info.added_via_api == added_via_api);
+            clusters.map(|cluster| Element::Endpoints(cluster)).collect()
         };
-        json.key(key);
-        json.any(url, self.bytes());
-        // Envoy prints no time for static secrets.
-        if !matches!(self, Element::Secret(_)) {
-            json.key("last_updated");
-            json.string(&Date::new(configs.loaded).rfc3339());
+        match list {
+            "static_clusters" => configs.clusters.iter().map(|bytes| Element::Cluster(bytes)).collect(),
+            "static_endpoint_configs" => endpoints(false),
+            "dynamic_endpoint_configs" => endpoints(true),
+            "static_listeners" => configs.listeners.iter().map(|bytes| Element::Listener(bytes)).collect(),
+            "static_route_configs" => {
+                configs.listeners.iter().flat_map(|bytes| inline_routes(bytes)).map(Element::Route).collect()
+            }
+            "static_secrets" => configs.secrets.iter().map(|bytes| Element::Secret(bytes)).collect(),
+            _ => Vec::new(),
         }
     }
 }
@@ -139,19 +176,6 @@ impl Element<'_> {
 // === impl Configs ===
 
 impl Configs {
-    /// What a list holds.
-    pub(super) fn elements(&self, list: &str) -> Vec<Element<'_>> {
-        match list {
-            "static_clusters" => self.clusters.iter().map(|bytes| Element::Cluster(bytes)).collect(),
-            "static_listeners" => self.listeners.iter().map(|bytes| Element::Listener(bytes)).collect(),
-            "static_route_configs" => {
-                self.listeners.iter().flat_map(|bytes| inline_routes(bytes)).map(Element::Route).collect()
-            }
-            "static_secrets" => self.secrets.iter().map(|bytes| Element::Secret(bytes)).collect(),
-            _ => Vec::new(),
-        }
-    }
-
     /// The fields of `BootstrapConfigDump`: the node, the lists that are kept apart, the rest.
     pub(super) fn write_bootstrap(&self, json: &mut JsonWriter, out: &mut Option<&mut Chunks>) -> fmt::Result {
         const STATIC_RESOURCES: u32 = 2;

@@ -1,5 +1,6 @@
 //! Dumps of a small bootstrap, against what Envoy 1.40 said to the same questions.
 
+use super::super::clusters::tests::cluster_with_hosts;
 use super::*;
 use nuncio_api::{LoadOptions, Source};
 use serde_json::json;
@@ -49,7 +50,8 @@ fn configs() -> Arc<Configs> {
 }
 
 fn ask(query: &str) -> (u16, String) {
-    let answer = answer(&configs(), &Query::parse(query));
+    let dump = Dump { configs: configs(), clusters: vec![cluster_with_hosts()] };
+    let answer = answer(dump, &Query::parse(query));
     (answer.status.as_u16(), answer.into_text())
 }
 
@@ -133,6 +135,38 @@ fn resources_masks_and_names_select() {
     assert_eq!(node["configs"].as_array().unwrap().len(), 1);
     assert_eq!(types(&dump("mask=version_info")), ["ClustersConfigDump", "ListenersConfigDump"]);
     assert_eq!(types(&dump("resource=&mask=")).len(), 6);
+}
+
+#[test]
+fn endpoints_come_when_they_are_asked_for() {
+    // From Envoy 1.40, on the same hosts.
+    let lb = |address: Value, status: &str| {
+        json!({
+            "endpoint": {"address": address, "health_check_config": {}},
+            "health_status": status,
+            "load_balancing_weight": 1,
+        })
+    };
+    let expected = json!({
+        "@type": "type.googleapis.com/envoy.admin.v3.EndpointsConfigDump.StaticEndpointConfig",
+        "endpoint_config": {
+            "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            "cluster_name": "a",
+            "endpoints": [{
+                "locality": {},
+                "lb_endpoints": [
+                    lb(json!({"socket_address": {"address": "127.0.0.1", "port_value": 19902}}), "UNHEALTHY"),
+                    lb(json!({"pipe": {"path": "/x"}}), "HEALTHY"),
+                ],
+                "load_balancing_weight": 0,
+            }],
+            "policy": {"overprovisioning_factor": 140},
+        },
+    });
+    assert_eq!(dump("resource=static_endpoint_configs&include_eds"), json!({"configs": [expected]}));
+    assert_eq!(types(&dump("include_eds"))[1..4], ["ClustersConfigDump", "EndpointsConfigDump", "ListenersConfigDump"]);
+    assert_eq!(ask("resource=dynamic_endpoint_configs&include_eds"), (200, "{}\n".to_owned()));
+    assert_eq!(ask("resource=static_endpoint_configs").0, 404);
 }
 
 #[test]
