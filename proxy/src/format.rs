@@ -1,8 +1,8 @@
 //! `%COMMAND%` operators: what access logs, header mutations and local replies print of a stream.
 //!
 //! A format string is compiled once; a record is then appended to a buffer without allocating.
-//! Flow: [`parse`] text → parts → [`operator`] what a command names → [`evaluate`] its value for
-//! one stream → [`escape`] as the place that prints it needs.
+//! Flow: `parse` text → parts → `operator` what a command names → `evaluate` its value for one
+//! stream → [`escape`] as the place that prints it needs.
 //!
 //! - [`Formatter`]: text with commands in it
 //! - [`JsonFormatter`]: a JSON object whose strings are such texts, types kept
