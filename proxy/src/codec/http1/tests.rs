@@ -13,6 +13,7 @@ mod bodies;
 mod framing;
 mod heads;
 mod pipelining;
+mod relay;
 mod upstream;
 
 use super::*;

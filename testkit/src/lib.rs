@@ -1,0 +1,10 @@
+//! Doubles of the outside world, for tests on a paused clock. A dev-dependency only.
+//!
+//! - [`net`]: a network in memory, with addresses, delays and accidents
+//! - [`http1`]: a scripted client and scripted upstreams that speak HTTP/1.1
+//!
+//! Everything here belongs to one thread and runs on tokio's clock: a test that uses it is
+//! `#[tokio::test(flavor = "local", start_paused = true)]` and never touches a real socket.
+
+pub mod http1;
+pub mod net;
