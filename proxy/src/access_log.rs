@@ -1,7 +1,7 @@
 //! Access logs: which records are written, in which form, and to which file.
 //!
 //! - [`filter`]: which records
-//! - [`file`]: the files and the one thread that writes them
+//! - [`mod@file`]: the files and the one thread that writes them
 //!
 //! ```text
 //! AccessLog messages ── check (main) ──► AccessLogConfig ── instantiate (worker) ──► AccessLog::log
