@@ -96,8 +96,8 @@ impl Router {
             return Some(LocalReply::new(404, "route_not_found").flag(ResponseFlag::NoRouteFound));
         };
         match route.action() {
-            Action::Redirect(_) => manager.router.inc(http_stat::RQ_REDIRECT),
-            Action::DirectResponse(_) => manager.router.inc(http_stat::RQ_DIRECT_RESPONSE),
+            // `rq_redirect` stays 0 in Envoy 1.40.
+            Action::Redirect(_) | Action::DirectResponse(_) => manager.router.inc(http_stat::RQ_DIRECT_RESPONSE),
             Action::NonForwarding => {
                 return Some(LocalReply::new(404, "route_not_found").flag(ResponseFlag::NoRouteFound));
             }
