@@ -5,10 +5,32 @@ use std::sync::Arc;
 use nuncio_api::pb::envoy::config::core::v3 as core_pb;
 use nuncio_api::pb::envoy::config::endpoint::v3 as pb;
 use nuncio_api::pb::google::protobuf::value::Kind;
+use nuncio_api::support::Entry;
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::Address;
 use nuncio_core::upstream::{HealthFlag, HealthFlags, HostSet, HostSpec, Locality};
+
+supports!(ASSIGNMENT = "envoy.config.endpoint.v3.ClusterLoadAssignment" {
+    cluster_name, endpoints, policy
+});
+supports!(POLICY = "envoy.config.endpoint.v3.ClusterLoadAssignment.Policy" { overprovisioning_factor });
+supports!(LOCALITY_ENDPOINTS = "envoy.config.endpoint.v3.LocalityLbEndpoints" {
+    locality, lb_endpoints, load_balancing_weight, priority
+});
+supports!(LB_ENDPOINT = "envoy.config.endpoint.v3.LbEndpoint" {
+    endpoint, health_status, metadata, load_balancing_weight
+});
+supports!(ENDPOINT = "envoy.config.endpoint.v3.Endpoint" { address, health_check_config, hostname });
+supports!(CHECKS = "envoy.config.endpoint.v3.Endpoint.HealthCheckConfig" {
+    port_value, hostname, address, disable_active_health_check
+});
+supports!(METADATA = "envoy.config.core.v3.Metadata" { filter_metadata });
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] =
+    &[&ASSIGNMENT, &POLICY, &LOCALITY_ENDPOINTS, &LB_ENDPOINT, &ENDPOINT, &CHECKS, &METADATA];
 
 /// All hosts of a cluster, every priority and locality, and how to spread over them.
 #[derive(Debug, Clone, PartialEq)]

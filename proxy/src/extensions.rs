@@ -1,13 +1,16 @@
 //! What is in the binary: one call for each room's list. Read it to know what this build can do.
 
 use nuncio_api::Support;
+use nuncio_discovery::HostSourceFactory;
 
 use crate::network::{self, NetworkFilters};
-use crate::{access_log, admin, format, http, listener, server};
+use crate::{access_log, admin, format, http, listener, server, upstream};
 
 /// The extensions of one build.
 pub struct Extensions {
     pub network_filters: NetworkFilters,
+    /// Where the hosts of clusters come from.
+    pub host_sources: Vec<Box<dyn HostSourceFactory>>,
     /// Which fields of which messages are honoured.
     pub support: Support,
 }
@@ -16,9 +19,15 @@ pub struct Extensions {
 pub fn standard() -> Extensions {
     Extensions {
         network_filters: NetworkFilters::new(network::factories().into_iter().chain(http::factories()).collect()),
+        host_sources: nuncio_discovery::sources::factories(),
         support: Support::new(&[
             nuncio_core::matcher::SUPPORTED,
             nuncio_core::runtime::SUPPORTED,
+            nuncio_discovery::assignment::SUPPORTED,
+            upstream::cluster::SUPPORTED,
+            upstream::circuit_breaker::SUPPORTED,
+            upstream::http_options::SUPPORTED,
+            upstream::lb_config::SUPPORTED,
             format::SUPPORTED,
             access_log::SUPPORTED,
             access_log::filter::SUPPORTED,

@@ -2,6 +2,7 @@
 //!
 //! - [`worker`]: what the layers above find on their thread
 //! - [`cluster`], [`lb_config`], [`http_options`], [`circuit_breaker`]: a cluster's configuration, checked, and its limits
+//! - [`cluster_manager`]: all clusters on main; [`membership`]: what changed of their hosts
 //! - [`snapshot`]: what main publishes, and how it reaches the workers
 //! - [`thread_local`]: a worker's clusters; here requests begin: choose a host, acquire a connection
 //! - [`lb`]: which host
@@ -9,9 +10,11 @@
 
 pub mod circuit_breaker;
 pub mod cluster;
+pub mod cluster_manager;
 pub mod http_options;
 pub mod lb;
 pub mod lb_config;
+pub mod membership;
 pub mod pool;
 pub mod snapshot;
 #[cfg(test)]
@@ -21,6 +24,7 @@ pub mod worker;
 
 pub use circuit_breaker::{Permit, Priority};
 pub use cluster::{ClusterConfig, ClusterDefaults};
+pub use cluster_manager::{ClusterManager, ClusterStatus};
 pub use pool::http1::{Acquire, PendingConn, PooledConn};
 pub use pool::{PoolFailure, PoolFailureReason};
 pub use snapshot::{ClusterSnapshot, ClusterUpdate, Publish};

@@ -84,6 +84,16 @@ impl<L: List> Stats<L> {
         self.scope
     }
 
+    /// Whose thread it counts on.
+    pub fn worker(&self) -> &Rc<WorkerStats> {
+        &self.worker
+    }
+
+    /// Something was counted already.
+    pub fn is_born(&self) -> bool {
+        self.lines.get().is_some()
+    }
+
     #[inline]
     pub fn inc(&self, counter: Counter<L>) {
         self.add(counter, 1);

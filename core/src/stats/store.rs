@@ -32,7 +32,10 @@ pub struct Store {
     index: HashMap<u64, u32>,
     own: Rc<WorkerStats>,
     own_births: Rc<RefCell<Vec<Birth>>>,
+    before_reading: Vec<Box<BeforeReading>>,
 }
+
+type BeforeReading = dyn Fn(&mut Store);
 
 #[cfg(test)]
 pub(super) const SLOT_SIZE: usize = size_of::<Slot>();
@@ -115,7 +118,12 @@ impl Store {
         let own_births = Rc::new(RefCell::new(Vec::new()));
         let births = own_births.clone();
         let own = WorkerStats::new(move |birth| births.borrow_mut().push(birth));
-        Self { slots: Vec::new(), free: Vec::new(), index: HashMap::new(), own, own_births }
+        Self { slots: Vec::new(), free: Vec::new(), index: HashMap::new(), own, own_births, before_reading: Vec::new() }
+    }
+
+    /// For gauges that nobody keeps because they follow from something else: called before values are read.
+    pub fn before_reading(&mut self, update: impl Fn(&mut Self) + 'static) {
+        self.before_reading.push(Box::new(update));
     }
 
     /// For the stats that main itself counts.
@@ -221,6 +229,9 @@ impl Store {
 
     /// Everything, readable on any thread. Words are read when they are rendered, histograms are those of the last flush.
     pub fn view(&mut self) -> View {
+        let updates = std::mem::take(&mut self.before_reading);
+        updates.iter().for_each(|update| update(self));
+        self.before_reading = updates;
         self.accept_own();
         let scopes = self.slots.iter().filter_map(|slot| {
             Some(ScopeView { kind: slot.kind?, name: slot.name.clone(), entries: slot.entries.clone() })

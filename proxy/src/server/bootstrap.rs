@@ -2,7 +2,6 @@
 //! and for serving, up to the point where sockets are bound.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,8 +14,10 @@ use nuncio_api::support::Entry;
 use nuncio_api::{ConfigError, Diagnostic, Element, Format, LoadOptions, LoadedBootstrap, ReadLimits, Severity};
 use nuncio_api::{Source, UnknownFields, load_bootstrap, supports};
 use nuncio_core::extension::FactoryContext;
+use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
+use nuncio_discovery::HostSourceFactory;
 
 use super::Options;
 use crate::access_log::file::{FlushPolicy, LogWriter};
@@ -25,9 +26,10 @@ use crate::extensions::Extensions;
 use crate::listener::ListenerManager;
 use crate::listener::config::SocketPolicy;
 use crate::stats_sink::StatsConfig;
+use crate::upstream::{ClusterDefaults, ClusterManager};
 
 supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
-    node, static_resources, admin, stats_flush_interval
+    node, static_resources, admin, cluster_manager, stats_flush_interval
 });
 supports!(STATIC_RESOURCES = "envoy.config.bootstrap.v3.Bootstrap.StaticResources" { listeners, clusters });
 supports!(NODE = "envoy.config.core.v3.Node" {
@@ -45,6 +47,7 @@ pub struct Assembly {
     pub bootstrap: Bootstrap,
     pub node: Arc<Node>,
     pub store: Rc<RefCell<Store>>,
+    pub clusters: ClusterManager,
     pub listeners: ListenerManager,
     pub log_files: Rc<LogWriter>,
     pub admin: Option<AdminConfig>,
@@ -107,7 +110,7 @@ pub fn assemble(
     let sockets = SocketPolicy { workers: options.concurrency as usize, share: options.restart_epoch > 0 };
     let mut listeners = ListenerManager::new(extensions.network_filters, sockets, &mut store.borrow_mut());
     let mut report = Report { loaded: &loaded, errors: Vec::new(), warnings: loaded.warnings.clone() };
-    let clusters: HashSet<String> = loaded.clusters.iter().filter_map(|c| c.decode().ok()).map(|c| c.name).collect();
+    let clusters = clusters(&loaded, extensions.host_sources, &store, &mut report);
     let (warnings, scopes) = (RefCell::default(), RefCell::default());
     let context = FactoryContext {
         stat_prefix: "",
@@ -148,6 +151,7 @@ pub fn assemble(
         bootstrap,
         node,
         store,
+        clusters,
         listeners,
         log_files,
         admin,
@@ -156,6 +160,23 @@ pub fn assemble(
         warnings,
         unknown_fields,
     })
+}
+
+fn clusters(
+    loaded: &LoadedBootstrap,
+    sources: Vec<Box<dyn HostSourceFactory>>,
+    store: &Rc<RefCell<Store>>,
+    report: &mut Report<'_>,
+) -> ClusterManager {
+    let bind = loaded.bootstrap.cluster_manager.as_ref().and_then(|manager| manager.upstream_bind_config.clone());
+    let clusters = ClusterManager::new(store, sources, ClusterDefaults { bind }, Rng::from_os(), WallClock::System);
+    for element in &loaded.clusters {
+        let message = element.decode().map_err(|e| vec![e]);
+        if let Err(errors) = message.and_then(|message| clusters.add_static(&message, element.bytes.clone())) {
+            report.fail(element, errors);
+        }
+    }
+    clusters
 }
 
 fn add_listener(

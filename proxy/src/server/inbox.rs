@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use nuncio_core::stats::Birth;
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::listener::ListenerCommand;
-use crate::upstream::ClusterUpdate;
+use crate::upstream::{ClusterUpdate, Publish};
 
 /// Main to worker, taken one by one between polls, in the order they were sent.
 pub enum WorkerCommand {
@@ -23,4 +24,16 @@ pub enum MainEvent {
     StatsBorn(Birth),
     /// A worker left although nobody told it to.
     WorkerLost { index: u32 },
+}
+
+/// The inboxes of all workers.
+pub struct Inboxes(pub Vec<UnboundedSender<WorkerCommand>>);
+
+impl Publish for Inboxes {
+    fn publish(&self, updates: Arc<[ClusterUpdate]>) {
+        for inbox in &self.0 {
+            // A worker that is gone has told so already.
+            let _ = inbox.send(WorkerCommand::Clusters(updates.clone()));
+        }
+    }
 }

@@ -16,7 +16,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::admin::{Act, AdminInterface, Facts};
 use super::bootstrap::Assembly;
-use super::inbox::{MainEvent, WorkerCommand};
+use super::inbox::{Inboxes, MainEvent, WorkerCommand};
 use super::options::Mode;
 use super::process_stats::ProcessStats;
 use super::signals::{Ended, Requests};
@@ -30,6 +30,7 @@ use crate::logging::Loggers;
 use crate::net::limits::{DescriptorLimit, raise_descriptor_limit};
 use crate::net::sys::trim_memory;
 use crate::network::TrafficDirection;
+use crate::upstream::ClusterManager;
 use crate::upstream::worker::ConnectionIds;
 
 /// Envoy's default of `stats_flush_interval`.
@@ -48,6 +49,7 @@ pub struct Started {
 /// What main owns while the server runs.
 struct Main {
     store: Rc<RefCell<Store>>,
+    clusters: ClusterManager,
     listeners: ListenerManager,
     workers: Vec<WorkerThread>,
     lifecycle: Arc<Lifecycle>,
@@ -86,6 +88,15 @@ async fn serve(
     let mut ended = ended()?;
     let mut requests = Requests::new()?;
     let (mut main, mut events) = Main::start(assembly, loggers)?;
+    let clusters = main.clusters.clone();
+    loop {
+        tokio::select! {
+            biased;
+            reason = &mut ended => return main.end(&reason),
+            Some(event) = events.recv() => main.event(event)?,
+            () = clusters.initialized() => break,
+        }
+    }
     started(main.go_live()?);
     // The text of the configuration and what was made on the way to it are garbage by now.
     trim_memory();
@@ -126,6 +137,7 @@ impl Main {
             options,
             node,
             store,
+            clusters,
             mut listeners,
             log_files,
             admin,
@@ -151,7 +163,10 @@ impl Main {
             store: &store,
             stats,
             configs,
-            clusters: Rc::new(Vec::new),
+            clusters: Rc::new({
+                let clusters = clusters.clone();
+                move || clusters.active()
+            }),
             connection_ids: &connection_ids,
             lifecycle: &lifecycle,
             loggers: &loggers,
@@ -171,11 +186,13 @@ impl Main {
         };
         let workers =
             (0..options.concurrency).map(|i| WorkerThread::start(i, seed.clone())).collect::<io::Result<Vec<_>>>()?;
+        clusters.start(Rc::new(Inboxes(workers.iter().map(WorkerThread::inbox).collect())));
         let (drained_sender, drained) = unbounded_channel();
         let (stop_sender, stopping) = unbounded_channel();
         let drain_time = options.drain_time;
         let main = Self {
             store,
+            clusters,
             listeners,
             workers,
             lifecycle,

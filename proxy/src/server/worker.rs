@@ -81,6 +81,11 @@ impl WorkerThread {
         let _ = self.inbox.send(command);
     }
 
+    /// For those who send by themselves.
+    pub fn inbox(&self) -> UnboundedSender<WorkerCommand> {
+        self.inbox.clone()
+    }
+
     /// Ends the worker; tells how many of its tasks panicked.
     pub fn shutdown(self) -> u64 {
         self.send(WorkerCommand::Shutdown);

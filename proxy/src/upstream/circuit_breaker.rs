@@ -7,10 +7,25 @@
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use nuncio_api::pb::envoy::config::cluster::v3::{CircuitBreakers as Message, circuit_breakers::Thresholds as Entry};
+use nuncio_api::pb::envoy::config::cluster::v3::CircuitBreakers as Message;
+use nuncio_api::pb::envoy::config::cluster::v3::circuit_breakers::{Thresholds as Limits, thresholds};
 use nuncio_api::pb::google::protobuf::UInt32Value;
+use nuncio_api::support::Entry;
+use nuncio_api::supports;
 
 use super::thread_local::ClusterLocal;
+
+supports!(BREAKERS = "envoy.config.cluster.v3.CircuitBreakers" { thresholds, per_host_thresholds });
+supports!(THRESHOLDS = "envoy.config.cluster.v3.CircuitBreakers.Thresholds" {
+    priority, max_connections, max_pending_requests, max_requests, max_retries, retry_budget, track_remaining,
+    max_connection_pools
+});
+supports!(RETRY_BUDGET = "envoy.config.cluster.v3.CircuitBreakers.Thresholds.RetryBudget" {
+    budget_percent, min_retry_concurrency
+});
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[&BREAKERS, &THRESHOLDS, &RETRY_BUDGET];
 
 /// `core.v3.RoutingPriority`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -71,7 +86,7 @@ impl Thresholds {
     /// The limits of both priorities; `None` where all are the defaults.
     pub fn from_proto(message: &Message) -> Option<Box<[Self; 2]>> {
         let both = Priority::ALL.map(|priority| {
-            let of = |list: &[Entry]| list.iter().find(|entry| entry.priority == priority as i32).cloned();
+            let of = |list: &[Limits]| list.iter().find(|entry| entry.priority == priority as i32).cloned();
             let mut limits = of(&message.thresholds).map_or(Self::DEFAULT, |entry| Self::read(&entry));
             if let Some(per_host) = of(&message.per_host_thresholds) {
                 limits.max_connections_per_host = value(&per_host.max_connections, u32::MAX);
@@ -81,14 +96,11 @@ impl Thresholds {
         both.iter().any(|limits| *limits != Self::DEFAULT).then(|| Box::new(both))
     }
 
-    fn read(entry: &Entry) -> Self {
-        let budget =
-            |budget: &nuncio_api::pb::envoy::config::cluster::v3::circuit_breakers::thresholds::RetryBudget| {
-                RetryBudget {
-                    percent: budget.budget_percent.as_ref().map_or(20.0, |percent| percent.value),
-                    min_concurrency: value(&budget.min_retry_concurrency, 3),
-                }
-            };
+    fn read(entry: &Limits) -> Self {
+        let budget = |budget: &thresholds::RetryBudget| RetryBudget {
+            percent: budget.budget_percent.as_ref().map_or(20.0, |percent| percent.value),
+            min_concurrency: value(&budget.min_retry_concurrency, 3),
+        };
         Self {
             max_connections: value(&entry.max_connections, 1024),
             max_pending_requests: value(&entry.max_pending_requests, 1024),
@@ -180,7 +192,6 @@ impl Drop for Permit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nuncio_api::pb::envoy::config::cluster::v3::circuit_breakers::thresholds;
     use nuncio_api::pb::envoy::r#type::v3::Percent;
 
     #[test]
@@ -191,14 +202,14 @@ mod tests {
     #[test]
     fn limits_that_are_all_defaults_take_no_memory() {
         assert!(Thresholds::from_proto(&Message::default()).is_none());
-        let entry = Entry { max_connections: Some(UInt32Value { value: 1024 }), ..Default::default() };
+        let entry = Limits { max_connections: Some(UInt32Value { value: 1024 }), ..Default::default() };
         assert!(Thresholds::from_proto(&Message { thresholds: vec![entry], ..Default::default() }).is_none());
     }
 
     #[test]
     fn each_priority_has_its_own_limits() {
-        let high = Entry { priority: 1, max_requests: Some(UInt32Value { value: 7 }), ..Default::default() };
-        let per_host = Entry { max_connections: Some(UInt32Value { value: 2 }), ..Default::default() };
+        let high = Limits { priority: 1, max_requests: Some(UInt32Value { value: 7 }), ..Default::default() };
+        let per_host = Limits { max_connections: Some(UInt32Value { value: 2 }), ..Default::default() };
         let message = Message { thresholds: vec![high], per_host_thresholds: vec![per_host] };
         let [default, high] = *Thresholds::from_proto(&message).expect("not the defaults");
         assert_eq!((default.max_requests, default.max_connections_per_host), (1024, 2));
@@ -209,7 +220,7 @@ mod tests {
     fn a_retry_budget_follows_the_traffic_and_has_a_floor() {
         let budget = thresholds::RetryBudget { budget_percent: Some(Percent { value: 50.0 }), ..Default::default() };
         let entry =
-            Entry { retry_budget: Some(budget), max_retries: Some(UInt32Value { value: 0 }), ..Default::default() };
+            Limits { retry_budget: Some(budget), max_retries: Some(UInt32Value { value: 0 }), ..Default::default() };
         let message = Message { thresholds: vec![entry], ..Default::default() };
         let [limits, _] = *Thresholds::from_proto(&message).expect("not the defaults");
         let breakers = CircuitBreakers::default();

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::cluster::v3 as pb;
 use nuncio_api::pb::envoy::config::core::v3 as core_pb;
+use nuncio_api::support::Entry;
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::ConnectOptions;
@@ -19,6 +21,70 @@ use super::http_options::{self, HttpOptions};
 use super::lb_config;
 pub use super::lb_config::{LbConfig, LbPolicy};
 use crate::net::options;
+
+supports!(CLUSTER = "envoy.config.cluster.v3.Cluster" {
+    name, alt_stat_name, cluster_type, connect_timeout, per_connection_buffer_limit_bytes, load_assignment,
+    max_requests_per_connection, circuit_breakers, common_http_protocol_options, http_protocol_options,
+    typed_extension_protocol_options, wait_for_warm_on_init, upstream_bind_config, common_lb_config, transport_socket,
+    metadata, upstream_connection_options, close_connections_on_host_health_failure, ignore_health_on_host_removal,
+    load_balancing_policy, least_request_lb_config, round_robin_lb_config
+} noop {
+    cleanup_interval: "only hosts that requests bring are cleaned up",
+    preconnect_policy: "connections are made when they are needed",
+    track_timeout_budgets: "these statistics are not kept",
+    track_cluster_stats: "these statistics are not kept",
+} values {
+    r#type: ["STATIC"],
+    lb_policy: ["ROUND_ROBIN", "RANDOM", "LEAST_REQUEST", "CLUSTER_PROVIDED", "LOAD_BALANCING_POLICY_CONFIG"],
+    protocol_selection: ["USE_CONFIGURED_PROTOCOL"],
+});
+supports!(CUSTOM_TYPE = "envoy.config.cluster.v3.Cluster.CustomClusterType" { name, typed_config });
+supports!(COMMON_LB = "envoy.config.cluster.v3.Cluster.CommonLbConfig" {
+    healthy_panic_threshold, update_merge_window, ignore_new_hosts_until_first_hc, close_connections_on_host_set_change,
+    override_host_status
+});
+supports!(ROUND_ROBIN_LB = "envoy.config.cluster.v3.Cluster.RoundRobinLbConfig" {});
+supports!(LEAST_REQUEST_LB = "envoy.config.cluster.v3.Cluster.LeastRequestLbConfig" {
+    choice_count, active_request_bias
+});
+supports!(HOST_STATUSES = "envoy.config.core.v3.HealthStatusSet" { statuses });
+supports!(CONNECTION_OPTIONS = "envoy.config.cluster.v3.UpstreamConnectionOptions" {
+    tcp_keepalive
+} noop {
+    set_local_interface_name_on_upstream_connections: "nothing here reads that name",
+    happy_eyeballs_config: "hosts have one address each",
+});
+supports!(BIND = "envoy.config.core.v3.BindConfig" {
+    source_address, socket_options
+} values {
+    freebind: ["false"],
+});
+supports!(TRACK = "envoy.config.cluster.v3.TrackClusterStats" {
+    timeout_budgets, request_response_sizes, per_endpoint_stats
+});
+supports!(PRECONNECT = "envoy.config.cluster.v3.Cluster.PreconnectPolicy" {
+    per_upstream_preconnect_ratio, predictive_preconnect_ratio
+});
+supports!(CLUSTER_MANAGER = "envoy.config.bootstrap.v3.ClusterManager" {
+    upstream_bind_config
+} noop {
+    enable_deferred_cluster_creation: "what a worker needs of a cluster is always made at its first use",
+});
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[
+    &CLUSTER,
+    &CUSTOM_TYPE,
+    &COMMON_LB,
+    &ROUND_ROBIN_LB,
+    &LEAST_REQUEST_LB,
+    &HOST_STATUSES,
+    &CONNECTION_OPTIONS,
+    &BIND,
+    &TRACK,
+    &PRECONNECT,
+    &CLUSTER_MANAGER,
+];
 
 /// Everything about a cluster but its hosts.
 #[derive(Debug)]
@@ -121,6 +187,7 @@ impl ClusterConfig {
         keep(lb_config::from_cluster(message).map(|read| lb = read));
         let mut connect = None;
         keep(connect_options(message, defaults).map(|read| connect = read));
+        keep(check_transport(message));
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -204,6 +271,21 @@ fn rare(message: &pb::Cluster) -> Option<Box<Rare>> {
         },
     };
     (rare != Rare::DEFAULT).then(|| Box::new(rare))
+}
+
+/// Bytes go as they are.
+fn check_transport(message: &pb::Cluster) -> Result<(), ConfigError> {
+    use core_pb::transport_socket::ConfigType;
+    let Some(socket) = &message.transport_socket else { return Ok(()) };
+    let url = match &socket.config_type {
+        Some(ConfigType::TypedConfig(any)) => any.type_url.as_str(),
+        None => "",
+    };
+    if nuncio_api::any::type_name(url) == "envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer" {
+        return Ok(());
+    }
+    let reason = format!("Didn't find a registered implementation for '{}' with type URL: '{url}'", socket.name);
+    Err(ConfigError::new("transport_socket", reason))
 }
 
 /// What its sockets are told; `None` if nothing.

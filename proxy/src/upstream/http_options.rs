@@ -6,10 +6,36 @@ use std::time::Duration;
 use nuncio_api::pb::envoy::config::cluster::v3::Cluster;
 use nuncio_api::pb::envoy::config::core::v3 as core_pb;
 use nuncio_api::pb::envoy::extensions::upstreams::http::v3 as pb;
+use nuncio_api::support::Entry;
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::time::duration;
 
 use crate::codec::http1::{ClientOptions, HeaderCase};
+
+supports!(OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions" {
+    common_http_protocol_options, explicit_http_config, use_downstream_protocol_config
+});
+supports!(EXPLICIT = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.ExplicitHttpConfig" {
+    http_protocol_options
+});
+supports!(DOWNSTREAM = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.UseDownstreamHttpConfig" {
+    http_protocol_options
+});
+supports!(COMMON = "envoy.config.core.v3.HttpProtocolOptions" {
+    idle_timeout, max_connection_duration, max_headers_count, max_response_headers_kb, max_stream_duration,
+    max_requests_per_connection
+} noop {
+    headers_with_underscores_action: "only requests of clients are looked at for it",
+});
+supports!(HTTP1 = "envoy.config.core.v3.Http1ProtocolOptions" {
+    enable_trailers, allow_chunked_length, header_key_format
+});
+supports!(KEY_FORMAT = "envoy.config.core.v3.Http1ProtocolOptions.HeaderKeyFormat" { proper_case_words });
+supports!(PROPER_CASE = "envoy.config.core.v3.Http1ProtocolOptions.HeaderKeyFormat.ProperCaseWords" {});
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[&OPTIONS, &EXPLICIT, &DOWNSTREAM, &COMMON, &HTTP1, &KEY_FORMAT, &PROPER_CASE];
 
 /// The key and the message in `typed_extension_protocol_options`.
 const KEY: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";

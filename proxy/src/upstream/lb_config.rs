@@ -3,7 +3,27 @@
 use nuncio_api::pb::envoy::config::cluster::v3 as pb;
 use nuncio_api::pb::envoy::extensions::load_balancing_policies as policies;
 use nuncio_api::pb::google::protobuf::Any;
+use nuncio_api::support::Entry;
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
+
+supports!(POLICIES = "envoy.config.cluster.v3.LoadBalancingPolicy" { policies });
+supports!(POLICY = "envoy.config.cluster.v3.LoadBalancingPolicy.Policy" { typed_extension_config });
+supports!(ROUND_ROBIN = "envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin" {});
+supports!(RANDOM = "envoy.extensions.load_balancing_policies.random.v3.Random" {});
+supports!(LEAST_REQUEST = "envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest" {
+    choice_count, active_request_bias
+} values {
+    selection_method: ["N_CHOICES"],
+});
+supports!(RUNTIME_DOUBLE = "envoy.config.core.v3.RuntimeDouble" {
+    default_value
+} noop {
+    runtime_key: "there are no runtime layers, so the default holds",
+});
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[&POLICIES, &POLICY, &ROUND_ROBIN, &RANDOM, &LEAST_REQUEST, &RUNTIME_DOUBLE];
 
 /// How a cluster balances.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -160,7 +160,7 @@ mod tests {
             let (slow, fast) = (picks(&mut slow, &weights, n), picks(&mut fast, &weights, n));
             for index in 0..weights.len() {
                 let count = |list: &[usize]| list.iter().filter(|i| **i == index).count();
-                prop_assert!(count(&slow).abs_diff(count(&fast)) <= 1);
+                prop_assert!(count(&slow).abs_diff(count(&fast)) <= 2);
             }
         }
     }

@@ -1,0 +1,598 @@
+//! All clusters, on the main thread: the only writer of what workers see of them.
+//!
+//! A cluster is checked, its source told to run, and once it is warm (the source spoke for the first time) it is
+//! published. What changes afterwards is collected until main has nothing else to do and goes to the workers as one
+//! message, in which a cluster stands once, in its latest state. Changes of health and weight alone are collected
+//! longer, for `update_merge_window`.
+
+mod entry;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use nuncio_api::pb::envoy::config::cluster::v3 as pb;
+use nuncio_core::error::ConfigError;
+use nuncio_core::random::Rng;
+use nuncio_core::stats::lists::cluster as stat;
+use nuncio_core::stats::lists::server;
+use nuncio_core::stats::{Stats, Store};
+use nuncio_core::time::WallClock;
+use nuncio_core::upstream::{Health, HealthFlags, Host};
+use nuncio_discovery::{Assignment, HostSink, HostSourceFactory, HostUpdates, SourceContext, sources};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use self::entry::{Cluster, Running};
+use super::cluster::{ClusterConfig, ClusterDefaults};
+use super::snapshot::{ClusterSnapshot, ClusterUpdate, Publish};
+
+/// Owner of all clusters. A cheap handle; stays on the main thread.
+#[derive(Clone)]
+pub struct ClusterManager(Rc<Inner>);
+
+struct Inner {
+    state: RefCell<State>,
+    factories: Vec<Box<dyn HostSourceFactory>>,
+    defaults: ClusterDefaults,
+    store: Rc<RefCell<Store>>,
+    stats: Stats<server::ClusterManager>,
+    context: SourceContext,
+    /// A cluster of the bootstrap became warm.
+    warm: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    slots: HashMap<Arc<str>, Slot>,
+    /// Changed since the last message to the workers, each once.
+    dirty: Vec<Arc<str>>,
+    failed: Vec<ClusterUpdate>,
+    publisher: Option<Rc<dyn Publish>>,
+    /// Sources run; before that, clusters are only checked.
+    started: bool,
+    flush_scheduled: bool,
+    /// Clusters of the bootstrap that are not warm yet.
+    cold: usize,
+    next_id: u64,
+}
+
+#[derive(Default)]
+struct Slot {
+    active: Option<Box<Cluster>>,
+    /// The next one of that name, until it is warm.
+    warming: Option<Box<Cluster>>,
+    /// Stands in `dirty`.
+    dirty: bool,
+    /// Workers know it.
+    published: bool,
+}
+
+/// What `/clusters` and `/config_dump` show of one cluster.
+#[derive(Debug, Clone)]
+pub struct ClusterStatus {
+    pub snapshot: Arc<ClusterSnapshot>,
+    /// The encoded `Cluster` message.
+    pub bytes: Bytes,
+    pub last_updated: SystemTime,
+    /// Of the CDS answer that brought it.
+    pub version: Option<Arc<str>>,
+    pub warming: bool,
+}
+
+/// Holds a cluster back until it is dropped.
+struct Warming {
+    manager: Weak<Inner>,
+    name: Arc<str>,
+    id: u64,
+}
+
+// === impl ClusterManager ===
+
+impl ClusterManager {
+    pub fn new(
+        store: &Rc<RefCell<Store>>,
+        factories: Vec<Box<dyn HostSourceFactory>>,
+        defaults: ClusterDefaults,
+        rng: Rng,
+        clock: WallClock,
+    ) -> Self {
+        let stats = {
+            let mut store = store.borrow_mut();
+            let scope = store.scope(&server::CLUSTER_MANAGER_SCOPE, &Arc::default());
+            Stats::new(store.main(), scope)
+        };
+        let manager = Rc::new(Inner {
+            state: RefCell::default(),
+            factories,
+            defaults,
+            store: store.clone(),
+            stats,
+            context: SourceContext { rng, clock },
+            warm: Notify::new(),
+        });
+        let weak = Rc::downgrade(&manager);
+        store.borrow_mut().before_reading(move |store| {
+            if let Some(manager) = weak.upgrade() {
+                manager.update_breaker_gauges(store);
+            }
+        });
+        Self(manager)
+    }
+
+    /// A cluster of the bootstrap. Paths of errors are relative to it.
+    pub fn add_static(&self, message: &pb::Cluster, bytes: Bytes) -> Result<(), Vec<ConfigError>> {
+        if self.contains(&message.name) {
+            let reason = format!("cluster manager: duplicate cluster '{}'", message.name);
+            return Err(vec![ConfigError::new("name", reason)]);
+        }
+        let cluster = self.check(message, bytes, None)?;
+        let name = cluster.name().clone();
+        {
+            let mut state = self.0.state.borrow_mut();
+            state.cold += 1;
+            state.slots.entry(name.clone()).or_default().active = Some(cluster);
+        }
+        self.count_added(false);
+        self.run_if_started(&name);
+        Ok(())
+    }
+
+    /// A cluster of a CDS answer; false if it is what it was. The old one serves until the new one is warm.
+    pub fn add_or_update(
+        &self,
+        message: &pb::Cluster,
+        bytes: Bytes,
+        version: &Arc<str>,
+    ) -> Result<bool, Vec<ConfigError>> {
+        if let Some(slot) = self.0.state.borrow().slots.get(&*message.name) {
+            let latest = slot.warming.as_ref().or(slot.active.as_ref());
+            let is_static = slot.active.as_ref().is_some_and(|active| !active.config().info.added_via_api);
+            // Clusters of the bootstrap are not CDS's to change.
+            if is_static || latest.is_some_and(|latest| latest.bytes == bytes) {
+                return Ok(false);
+            }
+        }
+        let cluster = self.check(message, bytes, Some(version.clone()))?;
+        let name = cluster.name().clone();
+        let (replaced, modified) = {
+            let mut state = self.0.state.borrow_mut();
+            let slot = state.slots.entry(name.clone()).or_default();
+            let modified = slot.active.is_some() || slot.warming.is_some();
+            (slot.warming.replace(cluster), modified)
+        };
+        if let Some(replaced) = replaced {
+            self.discard(*replaced);
+        }
+        self.count_added(modified);
+        self.run_if_started(&name);
+        Ok(true)
+    }
+
+    /// Removes a cluster that came by CDS; false if there is none of that name.
+    pub fn remove(&self, name: &str) -> bool {
+        let slot = {
+            let mut state = self.0.state.borrow_mut();
+            let via_api = |slot: &&mut Slot| {
+                let both = [&slot.active, &slot.warming];
+                both.into_iter().flatten().next().is_some_and(|cluster| cluster.config().info.added_via_api)
+            };
+            let Some(slot) = state.slots.get_mut(name).filter(via_api) else { return false };
+            let taken = (slot.active.take(), slot.warming.take());
+            let published = slot.published;
+            if published {
+                self.0.mark(&mut state, &Arc::from(name));
+            } else {
+                state.slots.remove(name);
+            }
+            taken
+        };
+        let (active, warming) = slot;
+        for cluster in [active, warming].into_iter().flatten() {
+            self.discard(*cluster);
+        }
+        self.0.stats.inc(server::CLUSTER_REMOVED);
+        self.0.schedule_flush();
+        true
+    }
+
+    /// Whether a cluster of that name is configured, warm or not.
+    pub fn contains(&self, name: &str) -> bool {
+        let state = self.0.state.borrow();
+        state.slots.get(name).is_some_and(|slot| slot.active.is_some() || slot.warming.is_some())
+    }
+
+    /// Sets the sources off and publishes to `publisher` from now on. Clusters that are warm at once are published
+    /// before this returns.
+    pub fn start(&self, publisher: Rc<dyn Publish>) {
+        let names: Vec<Arc<str>> = {
+            let mut state = self.0.state.borrow_mut();
+            state.publisher = Some(publisher);
+            state.started = true;
+            // Nobody else is told of changes while sources that end at once are run one after the other.
+            state.flush_scheduled = true;
+            state.slots.keys().cloned().collect()
+        };
+        for name in &names {
+            self.run(name);
+        }
+        self.flush();
+    }
+
+    /// Resolves when every cluster of the bootstrap is warm.
+    pub async fn initialized(&self) {
+        loop {
+            let warm = self.0.warm.notified();
+            if self.0.state.borrow().cold == 0 {
+                return;
+            }
+            warm.await;
+        }
+    }
+
+    /// Names of the clusters that are not warm.
+    pub fn awaited(&self) -> Vec<Arc<str>> {
+        let state = self.0.state.borrow();
+        let cold = |cluster: &Option<Box<Cluster>>| cluster.as_ref().is_some_and(|cluster| !cluster.is_warm());
+        let slots = state.slots.iter().filter(|(_, slot)| cold(&slot.active) || cold(&slot.warming));
+        slots.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Every cluster, in the order in which they were added; those that warm come after the active ones.
+    pub fn statuses(&self) -> Vec<ClusterStatus> {
+        let state = self.0.state.borrow();
+        let mut all: Vec<(bool, u64, ClusterStatus)> = Vec::with_capacity(state.slots.len());
+        for slot in state.slots.values() {
+            for (cluster, warming) in [(&slot.active, false), (&slot.warming, true)] {
+                if let Some(cluster) = cluster {
+                    all.push((warming, cluster.id, cluster.status(warming)));
+                }
+            }
+        }
+        all.sort_unstable_by_key(|(warming, id, _)| (*warming, *id));
+        all.into_iter().map(|(_, _, status)| status).collect()
+    }
+
+    /// What checks or traffic say of a host's health, all flags of it. A host that became unhealthy loses its idle
+    /// connections at once; balancers hear of it within `update_merge_window`.
+    pub fn set_health(&self, cluster: &str, host: &Arc<Host>, flags: HealthFlags) {
+        let before = host.flags();
+        if before == flags || host.is_removed() {
+            return;
+        }
+        host.set_flags(flags);
+        let known = {
+            let mut state = self.0.state.borrow_mut();
+            let state = &mut *state;
+            let Some(slot) = state.slots.get_mut(cluster) else { return };
+            let both = [slot.active.as_mut(), slot.warming.as_mut()];
+            let Some(owner) = both.into_iter().flatten().find(|owner| owner.owns(host)) else { return };
+            owner.picture_anew(host.priority());
+            let (name, id) = (owner.name().clone(), owner.id);
+            if flags.health() == Health::Unhealthy && before.health() != Health::Unhealthy {
+                state.failed.push(ClusterUpdate::HostFailed { cluster: name.clone(), host: host.clone() });
+            }
+            (name, id)
+        };
+        self.0.schedule_flush();
+        self.0.changed(&known.0, known.1, true);
+    }
+
+    /// The active clusters, in the order in which they were added.
+    pub fn active(&self) -> Vec<Arc<ClusterSnapshot>> {
+        let state = self.0.state.borrow();
+        let mut active: Vec<_> = state.slots.values().filter_map(|slot| slot.active.as_ref()).collect();
+        active.sort_unstable_by_key(|cluster| cluster.id);
+        active.into_iter().map(|cluster| cluster.snapshot.clone()).collect()
+    }
+
+    /// Sends what changed to the workers now, rather than when main has nothing else to do.
+    pub fn flush(&self) {
+        self.0.flush();
+    }
+
+    // === the way in ===
+
+    fn check(
+        &self,
+        message: &pb::Cluster,
+        bytes: Bytes,
+        version: Option<Arc<str>>,
+    ) -> Result<Box<Cluster>, Vec<ConfigError>> {
+        let config = ClusterConfig::from_proto(message, version.is_some(), &self.0.defaults);
+        let source = sources::source(&self.0.factories, message);
+        let (config, source) = match (config, source) {
+            (Ok(config), Ok(source)) => (config, source),
+            (config, source) => {
+                let errors = config.err().into_iter().chain(source.err()).flatten();
+                return Err(errors.collect());
+            }
+        };
+        let id = {
+            let mut state = self.0.state.borrow_mut();
+            state.next_id += 1;
+            state.next_id
+        };
+        let now = self.0.context.clock.now();
+        Ok(Box::new(Cluster::new(id, Arc::new(config), bytes, version, now, source, &mut self.0.store.borrow_mut())))
+    }
+
+    fn count_added(&self, modified: bool) {
+        self.0.stats.inc(if modified { server::CLUSTER_MODIFIED } else { server::CLUSTER_ADDED });
+        self.0.schedule_flush();
+    }
+
+    fn run_if_started(&self, name: &Arc<str>) {
+        let started = self.0.state.borrow().started;
+        if started {
+            self.run(name);
+        }
+    }
+
+    /// Sets off the source of the latest cluster of that name.
+    fn run(&self, name: &Arc<str>) {
+        let taken = {
+            let mut state = self.0.state.borrow_mut();
+            let slot = state.slots.get_mut(name);
+            let latest = slot.and_then(|slot| slot.warming.as_mut().or(slot.active.as_mut()));
+            latest.and_then(|cluster| Some((cluster.id, cluster.take_source()?)))
+        };
+        let Some((id, source)) = taken else { return };
+        let warming = Warming { manager: Rc::downgrade(&self.0), name: name.clone(), id };
+        let sink = HostSink::new(Rc::new(Sink {
+            manager: Rc::downgrade(&self.0),
+            name: name.clone(),
+            id,
+            warming: Cell::new(Some(warming)),
+        }));
+        let mut run = source.run(self.0.context.clone(), sink);
+        // Most sources of most proxies have said everything after the first poll, and need no task.
+        let mut noop = std::task::Context::from_waker(std::task::Waker::noop());
+        if run.as_mut().poll(&mut noop).is_pending() {
+            let running = Running(tokio::task::spawn_local(run).abort_handle());
+            self.0.with(name, id, |cluster| cluster.running = Some(running));
+        }
+    }
+
+    fn discard(&self, cluster: Cluster) {
+        cluster.discard(&mut self.0.store.borrow_mut());
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// The cluster with that id, if it is still there.
+    fn with<T>(&self, name: &str, id: u64, act: impl FnOnce(&mut Cluster) -> T) -> Option<T> {
+        let mut state = self.state.borrow_mut();
+        let slot = state.slots.get_mut(name)?;
+        let both = [slot.active.as_mut(), slot.warming.as_mut()];
+        both.into_iter().flatten().find(|cluster| cluster.id == id).map(|cluster| act(cluster))
+    }
+
+    fn mark(&self, state: &mut State, name: &Arc<str>) {
+        if let Some(slot) = state.slots.get_mut(name)
+            && !slot.dirty
+        {
+            slot.dirty = true;
+            state.dirty.push(name.clone());
+        }
+    }
+
+    /// What a source says of its hosts.
+    fn replace(self: &Rc<Self>, name: &Arc<str>, id: u64, assignment: Assignment) {
+        let applied = self.with(name, id, |cluster| cluster.apply(assignment));
+        let Some(applied) = applied.filter(|applied| applied.changed) else { return };
+        // Only health, weight or metadata: that may wait a little for more of its kind.
+        let mergeable = applied.added.is_empty() && applied.removed.is_empty();
+        self.changed(name, id, mergeable);
+    }
+
+    fn changed(self: &Rc<Self>, name: &Arc<str>, id: u64, mergeable: bool) {
+        let active_and_warm = {
+            let state = self.state.borrow();
+            let active = state.slots.get(name).and_then(|slot| slot.active.as_ref());
+            active.is_some_and(|cluster| cluster.id == id && cluster.is_warm())
+        };
+        if !active_and_warm || self.merge(name, id, mergeable) {
+            return;
+        }
+        self.publish_soon(name);
+    }
+
+    fn publish_soon(self: &Rc<Self>, name: &Arc<str>) {
+        self.stats.inc(server::CLUSTER_UPDATED);
+        self.mark(&mut self.state.borrow_mut(), name);
+        self.schedule_flush();
+    }
+
+    /// Envoy's `update_merge_window`; true if a timer will publish it.
+    fn merge(self: &Rc<Self>, name: &Arc<str>, id: u64, mergeable: bool) -> bool {
+        let now = Instant::now();
+        let decided = self.with(name, id, |cluster| {
+            let window = cluster.config().update_merge_window();
+            if window.is_zero() {
+                return None;
+            }
+            let merge = cluster.merge.get_or_insert_default();
+            let out_of_window = merge.last.is_none_or(|last| now - last > window);
+            if out_of_window || !mergeable {
+                if mergeable {
+                    self.stats.inc(server::UPDATE_OUT_OF_MERGE_WINDOW);
+                }
+                if merge.timer.take().is_some() {
+                    self.stats.inc(server::UPDATE_MERGE_CANCELLED);
+                }
+                merge.last = Some(now);
+                return None;
+            }
+            if merge.timer.is_none() {
+                let (manager, name) = (Rc::downgrade(self), name.clone());
+                merge.timer = Some(Running(
+                    tokio::task::spawn_local(async move {
+                        tokio::time::sleep(window).await;
+                        if let Some(manager) = manager.upgrade() {
+                            manager.merged(&name, id);
+                        }
+                    })
+                    .abort_handle(),
+                ));
+            }
+            Some(())
+        });
+        decided.flatten().is_some()
+    }
+
+    fn merged(self: &Rc<Self>, name: &Arc<str>, id: u64) {
+        let known = self.with(name, id, |cluster| {
+            if let Some(merge) = &mut cluster.merge {
+                merge.last = Some(Instant::now());
+                merge.timer = None;
+            }
+        });
+        if known.is_some() {
+            self.stats.inc(server::CLUSTER_UPDATED_VIA_MERGE);
+            self.publish_soon(name);
+        }
+    }
+
+    /// One reason less to hold a cluster back.
+    fn warmed(self: &Rc<Self>, name: &Arc<str>, id: u64) {
+        let old = {
+            let mut state = self.state.borrow_mut();
+            let state = &mut *state;
+            let Some(slot) = state.slots.get_mut(name) else { return };
+            let mut old = None;
+            if slot.active.as_ref().is_some_and(|active| active.id == id) {
+                state.cold -= 1;
+            } else if slot.warming.as_ref().is_some_and(|warming| warming.id == id) {
+                old = std::mem::replace(&mut slot.active, slot.warming.take());
+            } else {
+                return;
+            }
+            if let Some(cluster) = &mut slot.active {
+                cluster.set_warm();
+            }
+            self.mark(state, name);
+            old
+        };
+        if let Some(old) = old {
+            old.discard(&mut self.store.borrow_mut());
+        }
+        self.warm.notify_waiters();
+        self.schedule_flush();
+    }
+
+    fn update_gauges(&self) {
+        let state = self.state.borrow();
+        let active = state.slots.values().filter(|slot| slot.active.is_some()).count();
+        let warming = state.slots.values().filter(|slot| slot.warming.is_some()).count();
+        self.stats.set(server::ACTIVE_CLUSTERS, active as u64);
+        self.stats.set(server::WARMING_CLUSTERS, warming as u64);
+    }
+
+    /// The gauges of circuit breakers follow from what is in use.
+    fn update_breaker_gauges(&self, store: &mut Store) {
+        for slot in self.state.borrow_mut().slots.values_mut() {
+            if let Some(cluster) = &mut slot.active {
+                cluster.update_breaker_gauges(store);
+            }
+        }
+    }
+
+    fn schedule_flush(self: &Rc<Self>) {
+        let mut state = self.state.borrow_mut();
+        if state.flush_scheduled || state.publisher.is_none() {
+            return;
+        }
+        state.flush_scheduled = true;
+        let manager = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            // Whatever else is ready now may change more clusters.
+            tokio::task::yield_now().await;
+            if let Some(manager) = manager.upgrade() {
+                manager.flush();
+            }
+        });
+    }
+
+    fn flush(&self) {
+        self.update_gauges();
+        let (publisher, updates) = {
+            let mut state = self.state.borrow_mut();
+            state.flush_scheduled = false;
+            let Some(publisher) = state.publisher.clone() else { return };
+            let dirty = std::mem::take(&mut state.dirty);
+            let mut updates: Vec<ClusterUpdate> = dirty.into_iter().filter_map(|name| state.update(name)).collect();
+            updates.append(&mut state.failed);
+            (publisher, updates)
+        };
+        if !updates.is_empty() {
+            publisher.publish(updates.into());
+        }
+    }
+}
+
+impl State {
+    fn update(&mut self, name: Arc<str>) -> Option<ClusterUpdate> {
+        let MapEntry::Occupied(mut slot) = self.slots.entry(name.clone()) else { return None };
+        slot.get_mut().dirty = false;
+        match &slot.get().active {
+            Some(cluster) => {
+                let update = ClusterUpdate::Set(cluster.snapshot.clone());
+                slot.get_mut().published = true;
+                Some(update)
+            }
+            None => {
+                slot.get_mut().published = false;
+                if slot.get().warming.is_none() {
+                    slot.remove();
+                }
+                Some(ClusterUpdate::Removed(name))
+            }
+        }
+    }
+}
+
+// === impl Sink, Warming ===
+
+/// A source's way to its cluster.
+struct Sink {
+    manager: Weak<Inner>,
+    name: Arc<str>,
+    id: u64,
+    /// Until it spoke for the first time.
+    warming: Cell<Option<Warming>>,
+}
+
+impl HostUpdates for Sink {
+    fn replace(&self, assignment: Assignment) {
+        if let Some(manager) = self.manager.upgrade() {
+            manager.replace(&self.name, self.id, assignment);
+        }
+        self.warming.take();
+    }
+
+    fn failed(&self, reason: String) {
+        if let Some(manager) = self.manager.upgrade() {
+            tracing::warn!(cluster = &*self.name, "hosts are kept as they were: {reason}");
+            manager.with(&self.name, self.id, |cluster| cluster.updates().inc(stat::UPDATE_FAILURE));
+        }
+        self.warming.take();
+    }
+}
+
+impl Drop for Warming {
+    fn drop(&mut self) {
+        if let Some(manager) = self.manager.upgrade() {
+            manager.warmed(&self.name, self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! One cluster as its owner knows it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use nuncio_core::stats::lists::cluster::{
+    self as stat, CircuitBreakers as OpenList, CircuitBreakersRemaining as RemainingList, Membership, Updates,
+};
+use nuncio_core::stats::{Gauge, List, Stats, Store};
+use nuncio_core::upstream::{Host, HostSet, PrioritySet};
+use nuncio_discovery::{Assignment, HostSource};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::super::circuit_breaker::{CircuitBreakers, Priority, Resource, Thresholds};
+use super::super::cluster::ClusterConfig;
+use super::super::membership::{self, Applied, Rules};
+use super::super::snapshot::ClusterSnapshot;
+use super::ClusterStatus;
+
+/// A configuration and what became of it.
+pub(super) struct Cluster {
+    pub(super) id: u64,
+    pub(super) snapshot: Arc<ClusterSnapshot>,
+    pub(super) bytes: Bytes,
+    version: Option<Arc<str>>,
+    last_updated: SystemTime,
+    source: Option<Box<dyn HostSource>>,
+    pub(super) running: Option<Running>,
+    warm: bool,
+    membership: Stats<Membership>,
+    updates: Option<Box<Stats<Updates>>>,
+    pub(super) merge: Option<Box<Merge>>,
+    gauges: Option<Box<BreakerGauges>>,
+}
+
+/// A task that ends when this is dropped.
+pub(super) struct Running(pub(super) AbortHandle);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Where a cluster is in its `update_merge_window`.
+#[derive(Default)]
+pub(super) struct Merge {
+    pub(super) last: Option<Instant>,
+    pub(super) timer: Option<Running>,
+}
+
+/// By priority; made when there is something to show.
+struct BreakerGauges {
+    open: [Stats<OpenList>; 2],
+    remaining: [Stats<RemainingList>; 2],
+}
+
+impl Cluster {
+    pub(super) fn new(
+        id: u64,
+        config: Arc<ClusterConfig>,
+        bytes: Bytes,
+        version: Option<Arc<str>>,
+        last_updated: SystemTime,
+        source: Box<dyn HostSource>,
+        store: &mut Store,
+    ) -> Self {
+        let scope = store.scope(&stat::SCOPE, &config.info.observability_name);
+        for priority in Priority::ALL {
+            if config.thresholds(priority).track_remaining {
+                store.declare(scope, &RemainingList::descriptors()[priority as usize]);
+            }
+        }
+        let breakers = Arc::<CircuitBreakers>::default();
+        Self {
+            id,
+            snapshot: Arc::new(ClusterSnapshot { config, breakers, hosts: Arc::default(), scope }),
+            bytes,
+            version,
+            last_updated,
+            source: Some(source),
+            running: None,
+            warm: false,
+            membership: Stats::new(store.main(), scope),
+            updates: None,
+            merge: None,
+            gauges: None,
+        }
+    }
+
+    pub(super) fn config(&self) -> &Arc<ClusterConfig> {
+        &self.snapshot.config
+    }
+
+    pub(super) fn name(&self) -> &Arc<str> {
+        self.config().name()
+    }
+
+    pub(super) fn is_warm(&self) -> bool {
+        self.warm
+    }
+
+    pub(super) fn set_warm(&mut self) {
+        self.warm = true;
+    }
+
+    /// To be run; once.
+    pub(super) fn take_source(&mut self) -> Option<Box<dyn HostSource>> {
+        self.source.take()
+    }
+
+    pub(super) fn updates(&mut self) -> &Stats<Updates> {
+        let (membership, scope) = (&self.membership, self.snapshot.scope);
+        self.updates.get_or_insert_with(|| Box::new(Stats::new(membership.worker(), scope)))
+    }
+
+    pub(super) fn status(&self, warming: bool) -> ClusterStatus {
+        ClusterStatus {
+            snapshot: self.snapshot.clone(),
+            bytes: self.bytes.clone(),
+            last_updated: self.last_updated,
+            version: self.version.clone(),
+            warming,
+        }
+    }
+
+    /// What discovery says now.
+    pub(super) fn apply(&mut self, assignment: Assignment) -> Applied {
+        let flags = self.config().flags();
+        let rules = Rules {
+            checked: false,
+            ignore_new_until_first_check: flags.ignore_new_hosts_until_first_hc,
+            ignore_health_on_removal: flags.ignore_health_on_host_removal,
+        };
+        let applied = membership::apply(&self.snapshot.hosts, assignment, rules);
+        if applied.changed {
+            if !applied.added.is_empty() || !applied.removed.is_empty() {
+                self.membership.inc(stat::MEMBERSHIP_CHANGE);
+                self.membership.add(stat::DEFAULT_TOTAL_MATCH_COUNT, applied.added.len() as u64);
+            }
+            self.picture(applied.hosts.clone());
+        }
+        applied
+    }
+
+    pub(super) fn owns(&self, host: &Arc<Host>) -> bool {
+        let set = self.snapshot.hosts.priorities.get(host.priority() as usize);
+        set.is_some_and(|set| set.hosts.iter().any(|own| Arc::ptr_eq(own, host)))
+    }
+
+    /// Health changed in that priority.
+    pub(super) fn picture_anew(&mut self, priority: u32) {
+        self.picture(membership::picture_anew(&self.snapshot.hosts, priority));
+    }
+
+    fn picture(&mut self, hosts: Arc<PrioritySet>) {
+        let ClusterSnapshot { config, breakers, scope, .. } = &*self.snapshot;
+        let (config, breakers, scope) = (config.clone(), breakers.clone(), *scope);
+        self.snapshot = Arc::new(ClusterSnapshot { config, breakers, hosts, scope });
+        self.count_members();
+    }
+
+    fn count_members(&self) {
+        let sets = &self.snapshot.hosts.priorities;
+        let sum = |count: fn(&HostSet) -> usize| sets.iter().map(|set| count(set) as u64).sum();
+        self.show(stat::MEMBERSHIP_TOTAL, sum(|set| set.hosts.len()));
+        self.show(stat::MEMBERSHIP_HEALTHY, sum(|set| set.healthy.len()));
+        self.show(stat::MEMBERSHIP_DEGRADED, sum(|set| set.degraded.len()));
+        self.show(stat::MEMBERSHIP_EXCLUDED, sum(|set| set.excluded));
+    }
+
+    /// A cluster that never had a member costs no block.
+    fn show(&self, gauge: Gauge<Membership>, value: u64) {
+        if value > 0 || self.membership.is_born() {
+            self.membership.set(gauge, value);
+        }
+    }
+
+    pub(super) fn update_breaker_gauges(&mut self, store: &mut Store) {
+        for priority in Priority::ALL {
+            let limits = self.snapshot.config.thresholds(priority);
+            let breakers = &self.snapshot.breakers;
+            // Envoy sees a limit as reached when something is taken or given, not before.
+            let open = RESOURCES.map(|(resource, ..)| {
+                let used = breakers.in_use(priority, resource);
+                used > 0 && used >= breakers.limit(limits, priority, resource)
+            });
+            if self.gauges.is_none() && !limits.track_remaining && open == [false; 5] {
+                continue;
+            }
+            let scope = self.snapshot.scope;
+            let gauges = self.gauges.get_or_insert_with(|| {
+                Box::new(BreakerGauges {
+                    open: [0, 1].map(|prefix| Stats::under(store.main(), scope, prefix)),
+                    remaining: [0, 1].map(|prefix| Stats::under(store.main(), scope, prefix)),
+                })
+            });
+            gauges.show(priority, limits, breakers, open);
+        }
+    }
+
+    /// Gone, or replaced: its hosts are nobody's any more.
+    pub(super) fn discard(self, store: &mut Store) {
+        self.snapshot.hosts.hosts().for_each(|host| host.set_removed());
+        store.release(self.snapshot.scope);
+    }
+}
+
+type Gauges = (Gauge<OpenList>, Gauge<RemainingList>);
+
+const RESOURCES: [(Resource, Gauges); 5] = [
+    (Resource::Connections, (stat::CX_OPEN, stat::REMAINING_CX)),
+    (Resource::PendingRequests, (stat::RQ_PENDING_OPEN, stat::REMAINING_PENDING)),
+    (Resource::Requests, (stat::RQ_OPEN, stat::REMAINING_RQ)),
+    (Resource::Retries, (stat::RQ_RETRY_OPEN, stat::REMAINING_RETRIES)),
+    (Resource::Pools, (stat::CX_POOL_OPEN, stat::REMAINING_CX_POOLS)),
+];
+
+impl BreakerGauges {
+    fn show(&self, priority: Priority, limits: &Thresholds, breakers: &CircuitBreakers, open: [bool; 5]) {
+        let at = priority as usize;
+        for ((resource, (is_open, left)), open) in RESOURCES.into_iter().zip(open) {
+            self.open[at].set(is_open, open.into());
+            if limits.track_remaining {
+                let limit = breakers.limit(limits, priority, resource);
+                self.remaining[at].set(left, limit.saturating_sub(breakers.in_use(priority, resource)).into());
+            }
+        }
+    }
+}
