@@ -166,7 +166,9 @@ impl ClientConn {
             }
             let most = scratch.len().min(HEAD_READ);
             let n = match ready!(self.wire.poll_read(cx, &mut scratch[..most])) {
-                Ok(0) => return Poll::Ready(Err(UpstreamError::Closed)),
+                Ok(0) if self.wire.pending().is_empty() => return Poll::Ready(Err(UpstreamError::Closed)),
+                // As within a body, Envoy calls this a protocol error.
+                Ok(0) => return Poll::Ready(Err(UpstreamError::Protocol("closed within a head"))),
                 Ok(n) => n,
                 Err(e) => return Poll::Ready(Err(UpstreamError::Reset(e))),
             };

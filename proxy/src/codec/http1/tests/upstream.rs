@@ -122,8 +122,16 @@ fn a_body_cut_short_is_a_protocol_error_and_no_answer_is_a_closed_connection() {
         assert!(c.body().is_err_and(|e| e.starts_with("protocol error")));
         assert!(!c.conn.is_reusable());
     }
-    let mut c = Client::ask("GET", &[]);
+    for (start, protocol) in [("", false), ("H", true), ("HTTP/1.1 200 OK\r\nContent-", true)] {
+        let reads: Vec<&[u8]> = Some(start.as_bytes()).filter(|s| !s.is_empty()).into_iter().collect();
+        let mut c = Client::ask("GET", &reads);
+        c.peer.0.borrow_mut().fin = true;
+        let Poll::Ready(Err(e)) = c.response() else { panic!() };
+        assert_eq!(matches!(e, UpstreamError::Protocol(_)), protocol, "{start:?}: {e}");
+    }
+    let mut c = get("HTTP/1.1 103 E\r\n\r\n");
     c.peer.0.borrow_mut().fin = true;
+    assert_eq!(c.status(), Ok(103));
     assert!(matches!(c.response(), Poll::Ready(Err(UpstreamError::Closed))));
 }
 
