@@ -25,9 +25,12 @@ supports!(LISTENER = "envoy.config.listener.v3.Listener" {
     listener_filters_timeout: "there are no listener filters that could take so long",
     continue_on_listener_filters_timeout: "there are no listener filters that could take so long",
     ignore_global_conn_limit: "there is no global connection limit",
-    bypass_overload_manager: "there is no overload manager"
+    bypass_overload_manager: "there is no overload manager",
+    reuse_port: "superseded by enable_reuse_port",
+    connection_balance_config: "the kernel spreads connections over the workers",
+    enable_mptcp: "plain TCP is spoken, as with any peer that has no MPTCP"
 } values {
-    use_original_dst: ["false"], connection_balance_config: []
+    use_original_dst: ["false"]
 });
 supports!(ADDITIONAL = "envoy.config.listener.v3.AdditionalAddress" { address, socket_options });
 supports!(OVERRIDE = "envoy.config.core.v3.SocketOptionsOverride" { socket_options });
@@ -50,7 +53,11 @@ supports!(KEEPALIVE = "envoy.config.core.v3.TcpKeepalive" {
     keepalive_probes, keepalive_time, keepalive_interval
 });
 supports!(METADATA = "envoy.config.core.v3.Metadata" { filter_metadata });
-supports!(FILTER_CHAIN = "envoy.config.listener.v3.FilterChain" { name, filters, transport_socket, filter_chain_match });
+supports!(FILTER_CHAIN = "envoy.config.listener.v3.FilterChain" {
+    name, filters, transport_socket, filter_chain_match
+} noop {
+    transport_socket_connect_timeout: "clear text has no handshake"
+});
 supports!(FILTER = "envoy.config.listener.v3.Filter" { name, typed_config });
 supports!(CHAIN_MATCH = "envoy.config.listener.v3.FilterChainMatch" {});
 supports!(TRANSPORT_SOCKET = "envoy.config.core.v3.TransportSocket" { name, typed_config });
