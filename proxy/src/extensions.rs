@@ -35,6 +35,7 @@ pub fn standard() -> Extensions {
             server::bootstrap::SUPPORTED,
             listener::config::SUPPORTED,
             network::SUPPORTED,
+            network::tcp_proxy::SUPPORTED,
             http::router::SUPPORTED,
             http::conn_manager::SUPPORTED,
         ]),

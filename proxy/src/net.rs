@@ -5,6 +5,7 @@
 //! - [`accept`]: a listening socket on a worker
 //! - [`connect`]: outgoing connections
 //! - [`interfaces`]: this machine's own addresses
+//! - [`splice`]: bytes from socket to socket past this process
 //! - [`limits`]: how many descriptors there are, and how many are kept back
 //! - [`sys`]: the system calls no crate wraps
 
@@ -14,6 +15,7 @@ pub mod connect;
 pub mod interfaces;
 pub mod limits;
 pub mod options;
+pub mod splice;
 pub mod sys;
 
 pub use accept::Acceptor;

@@ -6,6 +6,7 @@
 
 mod direct_response;
 mod echo;
+pub mod tcp_proxy;
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -112,7 +113,7 @@ pub static SUPPORTED: &[&Entry] = &[&echo::SUPPORTED, &direct_response::SUPPORTE
 
 /// The network filters of this folder.
 pub fn factories() -> Vec<Box<dyn NetworkFilterFactory>> {
-    vec![Box::new(direct_response::Factory), Box::new(echo::Factory)]
+    vec![Box::new(direct_response::Factory), Box::new(echo::Factory), Box::new(tcp_proxy::Factory)]
 }
 
 async fn write_all(io: &mut Io, mut bytes: &[u8]) -> io::Result<()> {

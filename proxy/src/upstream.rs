@@ -18,7 +18,7 @@ pub mod membership;
 pub mod pool;
 pub mod snapshot;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod thread_local;
 pub mod worker;
 

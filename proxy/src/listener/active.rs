@@ -289,3 +289,6 @@ impl Drop for Accepted {
         self.counts.connections.borrow_mut().ended(self.slot);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nuncio_api::pb::envoy::config::listener::v3 as pb;
+use nuncio_api::pb::google::protobuf::Any;
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::net::ConnectionInfo;
@@ -113,16 +114,17 @@ fn check_filter(
     filters: &NetworkFilters,
     context: &FactoryContext<'_>,
 ) -> Result<Arc<dyn NetworkFilterConfig>, Vec<ConfigError>> {
-    let (type_url, config) = match &message.config_type {
-        Some(pb::filter::ConfigType::TypedConfig(any)) => (any.type_url.as_str(), any.value.as_slice()),
+    let none = Any::default();
+    let config = match &message.config_type {
+        Some(pb::filter::ConfigType::TypedConfig(any)) => any,
         Some(pb::filter::ConfigType::ConfigDiscovery(_)) => {
             return Err(vec![ConfigError::new("config_discovery", "not implemented")]);
         }
-        None => ("", &[][..]),
+        None => &none,
     };
-    let message_name = type_url.rsplit('/').next().unwrap_or(type_url);
-    let Some(factory) = filters.find(type_url) else {
-        return Err(vec![unregistered(&message.name, message_name)]);
+    let opened = nuncio_api::any::open(config).map_err(|e| vec![e.within("typed_config")])?;
+    let Some(factory) = filters.find(&opened.type_name) else {
+        return Err(vec![unregistered(&message.name, &opened.type_name)]);
     };
     let mut errors = Vec::new();
     if !last {
@@ -135,7 +137,7 @@ fn check_filter(
             ),
         ));
     }
-    match factory.check(config, listener, context) {
+    match factory.check(&opened.bytes, listener, context) {
         Ok(checked) if errors.is_empty() => Ok(checked),
         Ok(_) => Err(errors),
         Err(e) => {

@@ -12,16 +12,21 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use nuncio_api::pb::envoy::config::cluster::v3 as pb;
+use nuncio_core::extension::WorkerContext;
 use nuncio_core::net::{Address, Connect, ConnectOptions, Connected, Io, Stream};
 use nuncio_core::random::Rng;
 use nuncio_core::stats::lists::cluster;
 use nuncio_core::stats::{ScopeId, Store};
+use nuncio_core::time::WallClock;
+use nuncio_core::upstream::AsyncClient;
+use nuncio_core::upstream::client::{AsyncFailure, AsyncRequest, AsyncResponse};
 use nuncio_core::upstream::{Host, HostSet, HostSpec, PrioritySet};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 
 use super::cluster::{ClusterConfig, ClusterDefaults};
 use super::snapshot::{ClusterSnapshot, ClusterUpdate};
 use super::thread_local::{ClusterContext, Clusters, ThreadLocalCluster};
+use super::worker::Worker;
 
 /// What a connect does.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +96,11 @@ impl FarEnd {
         self.0.write_all(text.as_bytes()).await.unwrap();
     }
 
+    /// FIN; what the proxy sends is still read.
+    pub async fn end(&mut self) {
+        self.0.shutdown().await.unwrap();
+    }
+
     /// Waits until the proxy closes.
     pub async fn closed(&mut self) {
         let mut byte = [0];
@@ -99,6 +109,12 @@ impl FarEnd {
 }
 
 struct Near(DuplexStream);
+
+/// A connection in memory: the proxy's side and the peer's.
+pub fn memory() -> (Io, DuplexStream) {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    (Io::Other(Box::new(Near(near))), far)
+}
 
 impl Stream for Near {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
@@ -171,6 +187,25 @@ impl House {
         self.clusters.get("c").unwrap()
     }
 
+    /// The worker whose cluster it is.
+    pub fn worker(&self) -> Rc<Worker> {
+        let context = WorkerContext {
+            index: Some(0),
+            rng: Rng::with_seed(1),
+            clock: WallClock::fixed(std::time::UNIX_EPOCH),
+            stats: self.store.borrow().main().clone(),
+            client: Rc::new(NoCalls),
+        };
+        Rc::new(Worker {
+            context,
+            buffers: Rc::default(),
+            clusters: self.clusters.clone(),
+            connect: Rc::new(self.net.clone()),
+            connection_ids: Default::default(),
+            panics: 0.into(),
+        })
+    }
+
     /// `cluster.c.<name>`.
     pub fn stat(&self, name: &str) -> u64 {
         self.store.borrow_mut().value(&format!("cluster.c.{name}")).unwrap_or_else(|| panic!("no stat {name}"))
@@ -185,5 +220,13 @@ impl House {
 pub async fn settle() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
+    }
+}
+
+struct NoCalls;
+
+impl AsyncClient for NoCalls {
+    fn call(&self, _: &str, _: AsyncRequest) -> LocalBoxFuture<'static, Result<AsyncResponse, AsyncFailure>> {
+        Box::pin(async { Err(AsyncFailure::UnknownCluster) })
     }
 }

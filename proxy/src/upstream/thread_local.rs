@@ -259,6 +259,17 @@ impl ThreadLocalCluster {
         Some(pool)
     }
 
+    /// Whether the breakers leave room for one more connection. None counts `upstream_cx_overflow`.
+    /// Envoy's TCP proxy asks this before it asks for a host.
+    pub fn has_room_for_connection(&self) -> bool {
+        let limits = self.local.config.thresholds(Priority::Default);
+        let room = self.local.breakers.has_room(limits, Priority::Default, Resource::Connections);
+        if !room {
+            self.local.stats.failures.inc(stat::UPSTREAM_CX_OVERFLOW);
+        }
+        room
+    }
+
     /// A connection of one's own, for bytes: counted and limited like those of the pools.
     pub fn connect_tcp(&self, host: &Arc<Host>) -> Result<TcpConnecting, PoolFailure> {
         TcpConnecting::begin(&self.local, host)

@@ -1,0 +1,416 @@
+//! One TCP session: a host is chosen and connected, bytes are relayed, and the end is told to the log.
+//!
+//! The task is one hand-written future. It has one timer, for whatever is due next, which is set
+//! anew only when it fires: activity only notes its moment.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::SystemTime;
+
+use futures_util::future::LocalBoxFuture;
+use nuncio_core::access_log::{LogContext, LogType};
+use nuncio_core::net::{Address, Io};
+use nuncio_core::stats::lists::{cluster, tcp};
+use nuncio_core::stream_info::{ResponseFlag, ResponseFlags, StreamInfo};
+use nuncio_core::upstream::{Choice, ClusterInfo, Host, LbContext};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::relay::{Direction, Failed, Lent, Moved};
+use super::{TcpProxy, hash_of};
+use crate::network::Connection;
+use crate::upstream::ThreadLocalCluster;
+use crate::upstream::pool::tcp::{TcpConnecting, TcpGuard};
+use crate::upstream::pool::{PoolFailure, PoolFailureReason};
+
+pin_project_lite::pin_project! {
+    /// The task of a connection.
+    pub struct Session {
+        parts: Parts,
+        #[pin]
+        timer: Option<Sleep>,
+    }
+
+    impl PinnedDrop for Session {
+        fn drop(this: Pin<&mut Self>) {
+            // However the task ends, it ends in the log.
+            this.project().parts.finish();
+        }
+    }
+}
+
+struct Parts {
+    proxy: Rc<TcpProxy>,
+    connection: Connection,
+    state: State,
+    record: Record,
+    max_due: Option<Instant>,
+    log_due: Option<Instant>,
+    idle_due: Option<Instant>,
+}
+
+enum State {
+    Begin,
+    /// The cluster looks for a host.
+    Waiting(Rc<ThreadLocalCluster>, LocalBoxFuture<'static, Option<Arc<Host>>>),
+    Connecting(TcpConnecting),
+    Relaying(Box<Relay>),
+    Over,
+}
+
+struct Relay {
+    io: Io,
+    guard: TcpGuard,
+    to_host: Direction,
+    to_client: Direction,
+}
+
+/// What the log wants to know.
+struct Record {
+    start: Instant,
+    start_wall: SystemTime,
+    flags: ResponseFlags,
+    attempts: u32,
+    cluster_name: Arc<str>,
+    cluster: Option<Arc<ClusterInfo>>,
+    host: Option<Arc<Host>>,
+    upstream: Option<(u64, Option<Address>)>,
+    transport_failure: Arc<str>,
+    connect: (Option<Instant>, Option<Instant>),
+    /// From the client and to it; to the host and from it.
+    received: u64,
+    sent: u64,
+    wire_sent: u64,
+    wire_to_host: u64,
+}
+
+/// Why a session ends.
+enum Ended {
+    /// Both sides said so.
+    Done,
+    /// Before there was a host; the flags tell.
+    NoHost,
+    Client,
+    Host(std::io::Error),
+    Idle,
+    MaxDuration,
+}
+
+// === impl Session ===
+
+impl Session {
+    pub fn new(proxy: Rc<TcpProxy>, connection: Connection) -> Self {
+        proxy.stats.inc(tcp::DOWNSTREAM_CX_TOTAL);
+        let worker = &proxy.worker.context;
+        let start = Instant::now();
+        let max_due = proxy
+            .config
+            .max_duration
+            .map(|(base, jitter)| start + base + base.mul_f64(worker.rng.f64() * jitter / 100.0));
+        let log_due = proxy.config.log_interval.filter(|_| !proxy.logs.is_empty()).map(|interval| start + interval);
+        let idle = proxy.config.idle_timeout.map(|idle| start + idle);
+        let timer = [max_due, log_due, idle].into_iter().flatten().min().map(sleep_until);
+        let record = Record {
+            start,
+            start_wall: worker.clock.now(),
+            flags: ResponseFlags::default(),
+            attempts: 0,
+            cluster_name: proxy.config.target.choose(|n| worker.rng.below(n)).clone(),
+            cluster: None,
+            host: None,
+            upstream: None,
+            transport_failure: "".into(),
+            connect: (None, None),
+            received: 0,
+            sent: 0,
+            wire_sent: 0,
+            wire_to_host: 0,
+        };
+        let parts = Parts { proxy, connection, state: State::Begin, record, max_due, log_due, idle_due: None };
+        Self { parts, timer }
+    }
+}
+
+impl Future for Session {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        while let Some(mut timer) = this.timer.as_mut().as_pin_mut()
+            && timer.as_mut().poll(cx).is_ready()
+        {
+            match this.parts.due(Instant::now()) {
+                Ok(Some(next)) => timer.reset(next),
+                Ok(None) => this.timer.set(None),
+                Err(ended) => {
+                    this.parts.end(ended);
+                    return Poll::Ready(());
+                }
+            }
+        }
+        match this.parts.poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(ended) => {
+                this.parts.end(ended);
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+// === impl Parts ===
+
+impl Parts {
+    /// Does what is due; tells when something is again.
+    fn due(&mut self, now: Instant) -> Result<Option<Instant>, Ended> {
+        if self.max_due.is_some_and(|due| due <= now) {
+            return Err(Ended::MaxDuration);
+        }
+        if self.idle_due.is_some_and(|due| due <= now) {
+            return Err(Ended::Idle);
+        }
+        if let (Some(due), Some(interval)) = (self.log_due, self.proxy.config.log_interval)
+            && due <= now
+        {
+            self.log(LogType::TcpPeriodic);
+            self.log_due = Some(now + interval);
+        }
+        // Until there is a host nothing is idle; the timer looks again after a whole timeout.
+        let idle = self.idle_due.or_else(|| self.proxy.config.idle_timeout.map(|idle| now + idle));
+        Ok([self.max_due, self.log_due, idle].into_iter().flatten().min())
+    }
+
+    fn active(&mut self, now: Instant) {
+        self.idle_due = self.proxy.config.idle_timeout.map(|idle| now + idle);
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        loop {
+            match &mut self.state {
+                State::Begin => match self.begin() {
+                    Ok(state) => self.state = state,
+                    Err(ended) => return Poll::Ready(ended),
+                },
+                State::Waiting(cluster, host) => match host.as_mut().poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(host) => {
+                        let cluster = cluster.clone();
+                        match self.connect(&cluster, host) {
+                            Ok(state) => self.state = state,
+                            Err(ended) => return Poll::Ready(ended),
+                        }
+                    }
+                },
+                State::Connecting(attempt) => match Pin::new(attempt).poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(connection)) => {
+                        let now = Instant::now();
+                        self.record.connect.1 = Some(now);
+                        self.record.upstream = Some((connection.id, connection.local));
+                        self.active(now);
+                        let preread = std::mem::take(&mut self.connection.preread);
+                        self.state = State::Relaying(Box::new(Relay {
+                            io: connection.io,
+                            guard: connection.guard,
+                            to_host: Direction::with(preread),
+                            to_client: Direction::default(),
+                        }));
+                        if self.proxy.config.log_on_connected {
+                            self.log(LogType::TcpUpstreamConnected);
+                        }
+                    }
+                    Poll::Ready(Err(failure)) => self.failed(&failure),
+                },
+                State::Relaying(_) => return self.relay(cx),
+                State::Over => return Poll::Ready(Ended::Done),
+            }
+        }
+    }
+
+    /// The first attempt, or one more, in the order in which Envoy asks.
+    fn begin(&mut self) -> Result<State, Ended> {
+        let proxy = self.proxy.clone();
+        let Some(local) = proxy.worker.clusters.get(&self.record.cluster_name) else {
+            self.proxy.stats.inc(tcp::DOWNSTREAM_CX_NO_ROUTE);
+            return Err(self.no_host(ResponseFlag::NoClusterFound));
+        };
+        self.record.cluster = Some(local.info().clone());
+        if !local.has_room_for_connection() {
+            return Err(self.no_host(ResponseFlag::UpstreamOverflow));
+        }
+        if self.record.attempts >= self.proxy.config.max_connect_attempts {
+            local.stats().failures.inc(cluster::UPSTREAM_CX_CONNECT_ATTEMPTS_EXCEEDED);
+            return Err(self.no_host(ResponseFlag::UpstreamRetryLimitExceeded));
+        }
+        let hash = || self.connection.info.remote.ip().map(hash_of);
+        let context =
+            LbContext { hash: if self.proxy.config.hash_source_ip { hash() } else { None }, ..LbContext::default() };
+        match local.choose(&context) {
+            Choice::Host(host) => self.connect(&local, Some(host)),
+            Choice::None => self.connect(&local, None),
+            Choice::Wait(host) => Ok(State::Waiting(local, host)),
+        }
+    }
+
+    fn connect(&mut self, cluster: &Rc<ThreadLocalCluster>, host: Option<Arc<Host>>) -> Result<State, Ended> {
+        let Some(host) = host else { return Err(self.no_host(ResponseFlag::NoHealthyUpstream)) };
+        self.record.attempts += 1;
+        self.record.connect = (Some(Instant::now()), None);
+        self.record.host = Some(host.clone());
+        match cluster.connect_tcp(&host) {
+            Ok(attempt) => Ok(State::Connecting(attempt)),
+            Err(failure) => {
+                self.failed(&failure);
+                Ok(State::Begin)
+            }
+        }
+    }
+
+    /// As Envoy, only what the host did is a connection failure.
+    fn failed(&mut self, failure: &PoolFailure) {
+        self.record.transport_failure = failure.transport.clone();
+        if matches!(failure.reason, PoolFailureReason::RemoteConnectionFailure | PoolFailureReason::ConnectionTimeout) {
+            self.record.flags.insert(ResponseFlag::UpstreamConnectionFailure);
+        }
+        self.state = State::Begin;
+    }
+
+    fn no_host(&mut self, flag: ResponseFlag) -> Ended {
+        self.record.flags.insert(flag);
+        Ended::NoHost
+    }
+
+    fn relay(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        let State::Relaying(relay) = &mut self.state else { return Poll::Pending };
+        let relay = &mut **relay;
+        let client = &mut self.connection.io;
+        let worker = &self.proxy.worker;
+        let lent = Lent { buffers: &worker.buffers, pipes: &self.proxy.pipes, limit: self.proxy.config.buffer_limit };
+        let (mut up, mut down) = (Moved::default(), Moved::default());
+        let host_ended = relay.to_client.is_done();
+        let first = relay.to_host.poll(client, &mut relay.io, cx, &lent, &mut up);
+        // Also after a failure: what the host sent before it went belongs to the client.
+        let second = relay.to_client.poll(&mut relay.io, client, cx, &lent, &mut down);
+        let done = relay.to_host.is_done() && relay.to_client.is_done();
+        if done && !host_ended {
+            relay.guard.closed_by_peer();
+        }
+        self.account(&up, &down);
+        match (first, second) {
+            (Err(Failed::Reading(_)), _) | (_, Err(Failed::Writing(_))) => Poll::Ready(Ended::Client),
+            (Err(Failed::Writing(e)), _) | (_, Err(Failed::Reading(e))) => Poll::Ready(Ended::Host(e)),
+            (Ok(()), Ok(())) if done => Poll::Ready(Ended::Done),
+            (Ok(()), Ok(())) => Poll::Pending,
+        }
+    }
+
+    fn account(&mut self, up: &Moved, down: &Moved) {
+        let State::Relaying(relay) = &self.state else { return };
+        let stats = &self.proxy.stats;
+        if up.paused {
+            stats.inc(tcp::DOWNSTREAM_FLOW_CONTROL_PAUSED_READING_TOTAL);
+        }
+        if up.resumed {
+            stats.inc(tcp::DOWNSTREAM_FLOW_CONTROL_RESUMED_READING_TOTAL);
+        }
+        if up.read + up.written + down.read + down.written == 0 {
+            return;
+        }
+        stats.add(tcp::DOWNSTREAM_CX_RX_BYTES_TOTAL, up.read);
+        stats.add(tcp::DOWNSTREAM_CX_TX_BYTES_TOTAL, down.written);
+        relay.guard.bytes(down.read, up.written);
+        self.record.received += up.read;
+        self.record.sent += down.read;
+        self.record.wire_to_host += up.written;
+        self.record.wire_sent += down.written;
+        self.active(Instant::now());
+    }
+
+    fn end(&mut self, ended: Ended) {
+        let stats = &self.proxy.stats;
+        match ended {
+            Ended::Done | Ended::NoHost => {}
+            // What the other side has may not be all there was: it must not look like the end.
+            Ended::Client => {
+                if let State::Relaying(relay) = &mut self.state {
+                    relay.io.abort();
+                }
+            }
+            Ended::Host(error) => {
+                if error.kind() == std::io::ErrorKind::ConnectionReset {
+                    self.record.flags.insert(ResponseFlag::UpstreamRemoteReset);
+                }
+                if let State::Relaying(relay) = &mut self.state {
+                    relay.guard.closed_by_peer();
+                }
+                self.connection.io.abort();
+            }
+            Ended::Idle => stats.inc(tcp::IDLE_TIMEOUT),
+            Ended::MaxDuration => {
+                self.record.flags.insert(ResponseFlag::DurationTimeout);
+                stats.inc(tcp::MAX_DOWNSTREAM_CONNECTION_DURATION);
+            }
+        }
+        self.finish();
+    }
+
+    /// Once.
+    fn finish(&mut self) {
+        if !matches!(std::mem::replace(&mut self.state, State::Over), State::Over) {
+            self.log(LogType::TcpConnectionEnd);
+        }
+    }
+
+    fn log(&self, log_type: LogType) {
+        if self.proxy.logs.is_empty() {
+            return;
+        }
+        let connection = &self.connection.info;
+        connection.bytes_received.set(self.record.received);
+        connection.bytes_sent.set(self.record.sent);
+        let info = self.record.stream_info(log_type);
+        let context = LogContext {
+            request: None,
+            response: None,
+            trailers: None,
+            info: &info,
+            connection: Some(connection),
+            log_type,
+            local_reply_body: &[],
+            rng: Some(&self.proxy.worker.context.rng),
+            route: None,
+        };
+        self.proxy.logs.iter().for_each(|log| log.log(&context));
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    fn stream_info(&self, log_type: LogType) -> StreamInfo {
+        let mut info = StreamInfo::new(self.start_wall, self.start);
+        info.flags = self.flags;
+        info.bytes_received = self.received;
+        info.bytes_sent = self.sent;
+        info.downstream_wire_bytes_received = self.received;
+        info.downstream_wire_bytes_sent = self.wire_sent;
+        info.upstream_wire_bytes_sent = self.wire_to_host;
+        info.upstream_wire_bytes_received = self.sent;
+        info.attempt_count = self.attempts;
+        info.upstream_host = self.host.clone();
+        info.upstream_cluster = self.cluster.clone();
+        if let Some((id, local)) = &self.upstream {
+            info.upstream_connection_id = Some(*id);
+            info.upstream_local_address = local.clone();
+        }
+        if !self.transport_failure.is_empty() {
+            info.upstream_transport_failure = Some(self.transport_failure.to_string().into());
+        }
+        (info.timings.upstream_connect_start, info.timings.upstream_connect_end) = self.connect;
+        if log_type == LogType::TcpConnectionEnd {
+            info.timings.end = Some(Instant::now());
+        }
+        info
+    }
+}
