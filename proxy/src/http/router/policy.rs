@@ -285,3 +285,78 @@ impl InternalRedirectPolicy {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nuncio_core::runtime::NoRuntime;
+
+    use super::*;
+
+    fn policy(action: RouteAction) -> Result<ForwardPolicy, ConfigError> {
+        ForwardPolicy::from_proto(&action, None)
+    }
+
+    fn upgrade(kind: &str, connect: bool) -> UpgradeConfig {
+        UpgradeConfig { upgrade_type: kind.into(), enabled: None, connect_config: connect.then(Default::default) }
+    }
+
+    #[test]
+    fn a_silent_action_times_out_after_fifteen_seconds_and_knows_no_extras() {
+        let policy = policy(RouteAction::default()).unwrap();
+        assert_eq!((policy.timeout, policy.idle_timeout), (Duration::from_secs(15), None));
+        assert_eq!(policy.cluster_not_found_status, 503);
+        assert!(!policy.high_priority && policy.mirrors.is_empty() && policy.internal_redirect.is_none());
+    }
+
+    #[test]
+    fn durations_are_whole_milliseconds_from_zero_up() {
+        let of = |seconds, nanos| duration(&DurationProto { seconds, nanos });
+        assert_eq!(of(1, 2_999_999), Duration::from_millis(1002));
+        assert_eq!(of(-1, 0), Duration::ZERO);
+        assert_eq!(of(i64::MAX, 999_999_999), Duration::from_secs(u64::from(u32::MAX)));
+    }
+
+    #[test]
+    fn upgrades_are_named_once_and_only_connect_can_end_here() {
+        let all = |upgrade_configs| policy(RouteAction { upgrade_configs, ..Default::default() });
+        let two = all(vec![upgrade("WebSocket", false), upgrade("CONNECT", true)]).unwrap().upgrades;
+        assert_eq!((&*two[0].kind, two[0].enabled, two[1].terminates_connect), ("websocket", true, true));
+        // Envoy 1.40's words.
+        let twice = all(vec![upgrade("w", false), upgrade("W", false)]).unwrap_err();
+        assert_eq!(twice.to_string(), "upgrade_configs[1]: Duplicate upgrade W");
+        let wrong = all(vec![upgrade("w", true)]).unwrap_err();
+        assert_eq!(wrong.reason, "Non-CONNECT upgrade type w has ConnectConfig");
+    }
+
+    #[test]
+    fn a_mirror_has_one_target_and_takes_everything_unless_told() {
+        let one = |cluster: &str, header: &str| RequestMirrorPolicy {
+            cluster: cluster.into(),
+            cluster_header: header.into(),
+            ..Default::default()
+        };
+        let mirrors = Mirror::list(&[one("a", ""), one("", "X-M")]).unwrap();
+        assert!(matches!(&mirrors[0].target, MirrorTarget::Cluster(c) if **c == *"a"));
+        assert!(matches!(&mirrors[1].target, MirrorTarget::Header(h) if **h == *"x-m"));
+        assert!(mirrors[0].applies(&NoRuntime, u64::MAX));
+        assert!(Mirror::list(&[one("", "")]).is_err() && Mirror::list(&[one("a", "b")]).is_err());
+    }
+
+    #[test]
+    fn internal_redirects_follow_302_unless_other_codes_are_listed() {
+        let of = |redirect_response_codes| {
+            let message = InternalRedirectProto { redirect_response_codes, ..Default::default() };
+            policy(RouteAction { internal_redirect_policy: Some(message), ..Default::default() }).unwrap()
+        };
+        let codes = |listed| of(listed).internal_redirect.map(|p| (p.max, p.codes));
+        assert_eq!(codes(vec![]), Some((1, vec![302])));
+        assert_eq!(codes(vec![308, 200, 301]), Some((1, vec![301, 308])));
+    }
+
+    #[test]
+    fn only_one_way_to_rewrite_the_path_may_be_given() {
+        let both = RouteAction { prefix_rewrite: "/".into(), path_rewrite: "/x".into(), ..Default::default() };
+        let reason = "Specify only one of prefix_rewrite, regex_rewrite or path_rewrite_policy";
+        assert_eq!(policy(both).unwrap_err().reason, reason);
+    }
+}

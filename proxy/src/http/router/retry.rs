@@ -246,3 +246,82 @@ impl HedgePolicy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nuncio_api::pack;
+    use nuncio_api::pb::envoy::config::route::v3::retry_policy::{RateLimitedRetryBackOff, ResetHeader, RetryBackOff};
+    use nuncio_api::pb::envoy::extensions::retry::host::previous_hosts::v3::PreviousHostsPredicate;
+    use nuncio_api::pb::google::protobuf::Duration as DurationProto;
+
+    use super::*;
+
+    fn millis(n: i64) -> Option<DurationProto> {
+        Some(DurationProto { seconds: n / 1000, nanos: (n % 1000) as i32 * 1_000_000 })
+    }
+
+    fn back_off(base: i64, max: Option<i64>) -> Result<BackOff, ConfigError> {
+        let retry_back_off = RetryBackOff { base_interval: millis(base), max_interval: max.and_then(millis) };
+        RetryPolicy::from_proto(&RetryProto { retry_back_off: Some(retry_back_off), ..Default::default() })
+            .map(|p| p.back_off)
+    }
+
+    #[test]
+    fn conditions_are_a_list_in_which_unknown_words_count_for_nothing() {
+        let (on, known) = RetryOn::parse("5xx, reset,cancelled");
+        assert!(known && on.contains(RetryOn::FIVE_XX) && on.contains(RetryOn::RESET));
+        assert!(on.contains(RetryOn::GRPC_CANCELLED) && !on.contains(RetryOn::GATEWAY_ERROR));
+        let (on, known) = RetryOn::parse("bogus,retriable-4xx");
+        assert_eq!((on, known), (RetryOn::RETRIABLE_4XX, false));
+        assert!(RetryOn::parse("").0.is_empty());
+    }
+
+    #[test]
+    fn an_empty_policy_has_envoys_defaults() {
+        let policy = RetryPolicy::from_proto(&RetryProto::default()).unwrap();
+        assert_eq!((policy.num_retries, policy.host_selection_attempts), (1, 1));
+        let defaults = BackOff { base: Duration::from_millis(25), max: Duration::from_millis(250) };
+        assert_eq!(policy.back_off, defaults);
+        assert!(policy.per_try_timeout.is_zero() && policy.rate_limited.is_none());
+    }
+
+    #[test]
+    fn intervals_are_at_least_a_millisecond_and_in_order() {
+        let both = |base, max| BackOff { base: Duration::from_millis(base), max: Duration::from_millis(max) };
+        assert_eq!(back_off(40, None), Ok(both(40, 400)));
+        assert_eq!(back_off(0, Some(0)), Ok(both(1, 1)));
+        // Envoy 1.40's words.
+        let reason = "retry_policy.max_interval must greater than or equal to the base_interval";
+        assert_eq!(back_off(2000, Some(1000)).unwrap_err().reason, reason);
+    }
+
+    #[test]
+    fn the_upstream_may_say_how_long_to_wait() {
+        let header = ResetHeader { name: "Retry-After".into(), format: ResetHeaderFormat::UnixTimestamp.into() };
+        let limited = RateLimitedRetryBackOff { reset_headers: vec![header], max_interval: None };
+        let message = RetryProto { rate_limited_retry_back_off: Some(limited), ..Default::default() };
+        let policy = RetryPolicy::from_proto(&message).unwrap();
+        let expected = RateLimitedBackOff {
+            headers: vec![("retry-after".into(), ResetFormat::UnixTimestamp)],
+            max: Duration::from_secs(300),
+        };
+        assert_eq!(policy.rate_limited, Some(expected));
+    }
+
+    #[test]
+    fn host_predicates_are_known_by_type_and_not_by_name() {
+        let of = |config_type| {
+            let name = "envoy.retry_host_predicates.previous_hosts".to_owned();
+            let retry_host_predicate = vec![HostPredicateProto { name, config_type }];
+            RetryPolicy::from_proto(&RetryProto { retry_host_predicate, ..Default::default() })
+        };
+        let typed = retry_host_predicate::ConfigType::TypedConfig(pack(&PreviousHostsPredicate {}));
+        assert_eq!(of(Some(typed)).unwrap().host_predicates, [HostPredicate::PreviousHosts]);
+        let error = of(None).unwrap_err();
+        assert_eq!(error.path, "retry_host_predicate[0]");
+        assert_eq!(
+            error.reason,
+            "Didn't find a registered implementation for 'envoy.retry_host_predicates.previous_hosts' with type URL: ''"
+        );
+    }
+}
