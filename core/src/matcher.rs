@@ -4,7 +4,7 @@
 //!
 //! - [`string`]: exact, prefix, suffix, contains, regex
 //! - [`regex`]: RE2's dialect on a linear-time engine, full match, substitution
-//! - [`header`], [`query`], [`cookie`], [`path`]: parts of a request head
+//! - [`header`], [`query`], [`cookie`](mod@cookie), [`path`]: parts of a request head
 //! - [`cidr`]: lists of address ranges
 //! - [`value`], [`metadata`]: structured metadata and filter state
 

@@ -1,7 +1,7 @@
 //! Regular expressions as Envoy's configuration has them: RE2's dialect, run on bytes by a
 //! linear-time engine, with a bound on the compiled size.
 //!
-//! RE2 and the engine disagree on a few spellings. [`translate`] rewrites those that can be
+//! RE2 and the engine disagree on a few spellings. `translate` rewrites those that can be
 //! rewritten (`\Q…\E`, a `{` that repeats nothing, `[` and `&&` inside a class, `\<`) and refuses
 //! those that would silently mean something else. Envoy 1.40 matches byte by byte (`.` is one
 //! byte, observed), so the engine's Unicode mode is off and non-ASCII text is matched as bytes.

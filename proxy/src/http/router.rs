@@ -2,13 +2,13 @@
 //!
 //! `RouteConfiguration` → [`RouteConfig`] (compiled on main, shared) → [`Route`] (held by a stream).
 //!
-//! - [`table`]: the compiled configuration and its builder; [`domains`], [`path_index`], [`names`] make it fast
-//! - [`route_match`], [`uri_template`]: whether a request fits a route
-//! - [`route`]: the route as streams and filters see it; [`virtual_host`]: what it inherits
-//! - [`policy`], [`retry`], [`hash_policy`]: how a request is forwarded
-//! - [`mutations`]: header changes of all levels
-//! - [`filter`]: the terminal filter; [`upstream_request`]: one attempt; [`failure`]: why one failed
-//! - [`rewrite`], [`redirect`], [`direct_response`], [`weighted`], [`filter_config`]: the rest of a route
+//! - `table`: the compiled configuration and its builder; `domains`, `path_index`, `names` make it fast
+//! - `route_match`, `uri_template`: whether a request fits a route
+//! - `route`: the route as streams and filters see it; `virtual_host`: what it inherits
+//! - `policy`, `retry`, `hash_policy`: how a request is forwarded
+//! - `mutations`: header changes of all levels
+//! - `filter`: the terminal filter; `upstream_request`: one attempt; `failure`: why one failed
+//! - `rewrite`, `redirect`, `direct_response`, `weighted`, `filter_config`: the rest of a route
 
 mod direct_response;
 mod domains;
