@@ -3,6 +3,8 @@
 
 pub mod buffers;
 pub mod http1;
+pub mod http2;
+mod syntax;
 
 use std::io;
 
@@ -24,4 +26,6 @@ pub enum Body<'s> {
 pub enum GoneReason {
     Eof,
     Reset(io::Error),
+    /// HTTP/2: only this stream, or the connection as the stream saw it.
+    Stream(http2::StreamError),
 }

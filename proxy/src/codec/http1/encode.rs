@@ -10,6 +10,7 @@ use nuncio_core::http::{Framing, HeaderMap, RequestHead, ResponseHead, Version};
 use super::fields;
 use super::options::HeaderCase;
 use super::request::MethodKind;
+use crate::codec::syntax::{is_token, is_visible};
 
 /// What may still be written after a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -312,43 +313,6 @@ fn write_status_line(out: &mut Vec<u8>, status: u16, version: Version) {
     out.push(b' ');
     out.extend_from_slice(reason(status).as_bytes());
     out.extend_from_slice(b"\r\n");
-}
-
-/// tchar of RFC 9110.
-fn is_token(b: u8) -> bool {
-    const TOKEN: [bool; 256] = {
-        let mut table = [false; 256];
-        let mut i = 0;
-        while i < 128 {
-            let b = i as u8;
-            table[i] = b.is_ascii_alphanumeric()
-                || matches!(
-                    b,
-                    b'!' | b'#'
-                        | b'$'
-                        | b'%'
-                        | b'&'
-                        | b'\''
-                        | b'*'
-                        | b'+'
-                        | b'-'
-                        | b'.'
-                        | b'^'
-                        | b'_'
-                        | b'`'
-                        | b'|'
-                        | b'~'
-                );
-            i += 1;
-        }
-        table
-    };
-    TOKEN[usize::from(b)]
-}
-
-/// What a request target or a host may be made of.
-fn is_visible(b: u8) -> bool {
-    matches!(b, b'!'..=b'~')
 }
 
 /// Envoy's phrases; it calls every other status Unknown.

@@ -32,7 +32,7 @@ impl RequestError {
     pub(super) const VERSION: Self =
         Self { status: 426, body: "Upgrade Required", details: "low_version", protocol_error: true };
     pub(super) const TOO_LARGE: Self = Self::too_large("http1.headers_too_large");
-    pub(super) const TOO_MANY: Self = Self::too_large("http1.too_many_headers");
+    pub(in crate::codec) const TOO_MANY: Self = Self::too_large("http1.too_many_headers");
     pub(super) const NO_HOST: Self =
         Self { status: 400, body: "", details: "missing_host_header", protocol_error: false };
     pub(super) const FRAGMENT: Self =

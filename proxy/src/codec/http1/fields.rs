@@ -56,19 +56,6 @@ fn has_controls(bytes: &[u8]) -> bool {
     bytes.iter().any(|&b| (b < b' ' && !matches!(b, b'\t' | b'\r' | b'\n')) || b == 0x7f)
 }
 
-/// `1*DIGIT` that fits; nothing else is a length.
-pub(super) fn content_length(value: &[u8]) -> Option<u64> {
-    if value.is_empty() {
-        return None;
-    }
-    value.iter().try_fold(0u64, |n, b| {
-        if !b.is_ascii_digit() {
-            return None;
-        }
-        n.checked_mul(10)?.checked_add(u64::from(b - b'0'))
-    })
-}
-
 /// The elements of a comma-separated list, without empty ones.
 pub(super) fn tokens(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|&b| b == b',').map(<[u8]>::trim_ascii).filter(|t| !t.is_empty())
@@ -135,15 +122,6 @@ pub(super) fn allowed_trailers(fields: &[Header<'_>]) -> HeaderMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_length_is_digits_that_fit_and_nothing_else() {
-        assert_eq!(content_length(b"003"), Some(3));
-        assert_eq!(content_length(b"18446744073709551615"), Some(u64::MAX));
-        for bad in ["", "+3", "-1", "0x3", "3 3", "3,3", "3a", "18446744073709551616", "\u{0663}"] {
-            assert_eq!(content_length(bad.as_bytes()), None, "{bad:?}");
-        }
-    }
 
     #[test]
     fn more_fields_than_usual_go_through_the_heap_up_to_the_limit() {

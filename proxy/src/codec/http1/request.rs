@@ -11,6 +11,7 @@ use super::connection_field::{ConnectionTokens, remove_nominated};
 use super::error::RequestError;
 use super::fields;
 use super::options::{ServerOptions, Underscores};
+use crate::codec::syntax::{content_length, is_authority};
 
 /// What a head says beyond [`RequestHead`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,18 +260,13 @@ fn parse_target<'b>(line: &RequestLine<'b>, options: &ServerOptions) -> Result<T
 fn is_host_and_port(target: &[u8]) -> bool {
     let Some(colon) = memchr::memrchr(b':', target) else { return false };
     let (host, port) = (&target[..colon], &target[colon + 1..]);
-    let port_ok = fields::content_length(port).is_some_and(|p| u16::try_from(p).is_ok());
+    let port_ok = content_length(port).is_some_and(|p| u16::try_from(p).is_ok());
     let host_ok = if host.first() == Some(&b'[') {
         host.last() == Some(&b']') && host.len() > 2
     } else {
         !host.is_empty() && !host.contains(&b':')
     };
     port_ok && host_ok && is_authority(target)
-}
-
-/// The bytes that Envoy lets an authority have.
-fn is_authority(value: &[u8]) -> bool {
-    value.iter().all(|b| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:@[]".contains(b))
 }
 
 fn read_fields(
@@ -378,7 +374,7 @@ fn framing(line: &RequestLine<'_>, s: &Special<'_>, options: &ServerOptions) -> 
     let length = match s.length {
         None => None,
         Some(_) if s.two_lengths => return Err(RequestError::MALFORMED),
-        Some(value) => Some(fields::content_length(value).ok_or(RequestError::MALFORMED)?),
+        Some(value) => Some(content_length(value).ok_or(RequestError::MALFORMED)?),
     };
     if connect && length.is_some_and(|n| n != 0) {
         return Err(RequestError::BODY_DISALLOWED);

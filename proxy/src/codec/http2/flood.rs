@@ -1,0 +1,245 @@
+//! What a peer may send how often. The rules and the counts are Envoy's, where it has them: frames
+//! that cost the receiver more than the sender, and have no honest use in such numbers.
+
+use h2::Reason;
+use tokio::time::Instant;
+
+use super::options::Http2Options;
+use super::scan::{END_HEADERS, END_STREAM, Frame, kind};
+
+/// Why a connection is ended from this side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    pub kind: FaultKind,
+    /// `%RESPONSE_CODE_DETAILS%` of the streams that it ends.
+    pub details: &'static str,
+}
+
+/// By which counter it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// `inbound_empty_frames_flood`.
+    EmptyFrames,
+    /// `inbound_priority_frames_flood`.
+    PriorityFrames,
+    /// `inbound_window_update_frames_flood`.
+    WindowUpdateFrames,
+    /// A head that does not end.
+    Continuations,
+    /// More RST_STREAM than `stream_reset_burst` and `stream_reset_rate` allow.
+    Resets,
+    /// Requests that are reset before they can have been answered.
+    PrematureResets,
+    /// `rx_messaging_error`: a message that is none.
+    Messaging,
+    /// `keepalive_timeout`.
+    KeepaliveTimeout,
+    /// Nothing of what waits was taken for too long.
+    Stalled,
+}
+
+impl Fault {
+    pub fn new(kind: FaultKind) -> Self {
+        let details = match kind {
+            FaultKind::EmptyFrames => "http2.inbound_empty_frames_flood",
+            FaultKind::PriorityFrames => "http2.inbound_priority_frames_flood",
+            FaultKind::WindowUpdateFrames => "http2.inbound_window_update_frames_flood",
+            FaultKind::Continuations => "http2.too_many_header_frames",
+            FaultKind::Resets => "http2.stream_reset_flood",
+            FaultKind::PrematureResets => "too_many_premature_resets",
+            FaultKind::Messaging => "http2.violation.of.messaging.rule",
+            FaultKind::KeepaliveTimeout => "http2.keepalive_timeout",
+            FaultKind::Stalled => "http2.write_stalled",
+        };
+        Self { kind, details }
+    }
+
+    pub(super) fn reason(self) -> Reason {
+        match self.kind {
+            FaultKind::Messaging => Reason::PROTOCOL_ERROR,
+            FaultKind::KeepaliveTimeout | FaultKind::Stalled => Reason::NO_ERROR,
+            _ => Reason::ENHANCE_YOUR_CALM,
+        }
+    }
+}
+
+/// A head in more pieces than this is refused: one of 60 KiB needs four.
+const MAX_CONTINUATIONS: u32 = 128;
+
+/// Of one connection. `Role` decides who opens streams.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    limits: Limits,
+    /// Streams opened by whoever opens streams here.
+    pub(super) opened: u64,
+    /// DATA frames that we sent.
+    pub(super) data_sent: u64,
+    last_opened: u32,
+    priority: u64,
+    window_updates: u64,
+    empty_run: u32,
+    continuations: u32,
+    head_bytes: usize,
+    /// RST_STREAM frames that may still come now.
+    resets: u64,
+    refilled: Instant,
+    server: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    empty_run: u32,
+    priority_per_stream: u64,
+    window_updates_per_data: u64,
+    head_bytes: usize,
+    resets: (u64, u64),
+}
+
+impl Inbound {
+    pub(super) fn new(options: &Http2Options, max_head_bytes: usize, server: bool) -> Self {
+        let limits = Limits {
+            empty_run: options.max_consecutive_empty_frames,
+            priority_per_stream: options.max_priority_frames_per_stream.into(),
+            window_updates_per_data: options.max_window_updates_per_data_frame.into(),
+            // The library's own limit comes first unless nothing of the head shrinks.
+            head_bytes: 2 * max_head_bytes + 16 * 1024,
+            resets: options.stream_resets,
+        };
+        Self {
+            limits,
+            opened: 0,
+            data_sent: 0,
+            last_opened: 0,
+            priority: 0,
+            window_updates: 0,
+            empty_run: 0,
+            continuations: 0,
+            head_bytes: 0,
+            resets: options.stream_resets.0,
+            refilled: Instant::now(),
+            server,
+        }
+    }
+
+    /// A frame from the peer: whether it was one too many.
+    pub(super) fn frame(&mut self, frame: &Frame) -> Option<Fault> {
+        let kind = match frame.kind {
+            kind::DATA => self.count_empty(frame),
+            kind::HEADERS => {
+                if self.server && frame.stream > self.last_opened {
+                    self.last_opened = frame.stream;
+                    self.opened += 1;
+                }
+                self.continuations = 0;
+                self.head_bytes = frame.len as usize;
+                self.count_empty(frame)
+            }
+            kind::CONTINUATION => {
+                self.continuations += 1;
+                self.head_bytes += frame.len as usize;
+                if self.continuations > MAX_CONTINUATIONS || self.head_bytes > self.limits.head_bytes {
+                    Some(FaultKind::Continuations)
+                } else {
+                    self.count_empty(frame)
+                }
+            }
+            kind::PRIORITY => {
+                self.priority += 1;
+                let most = self.limits.priority_per_stream * (1 + self.opened);
+                (self.priority > most).then_some(FaultKind::PriorityFrames)
+            }
+            kind::WINDOW_UPDATE => {
+                self.window_updates += 1;
+                let most = 5 + 2 * (self.opened + self.limits.window_updates_per_data * self.data_sent);
+                (self.window_updates > most).then_some(FaultKind::WindowUpdateFrames)
+            }
+            kind::RST_STREAM if self.server => self.count_reset(),
+            _ => None,
+        };
+        kind.map(Fault::new)
+    }
+
+    fn count_empty(&mut self, frame: &Frame) -> Option<FaultKind> {
+        let ends = frame.has(END_STREAM) || (frame.kind != kind::DATA && frame.has(END_HEADERS));
+        if frame.len > 0 || ends {
+            self.empty_run = 0;
+            return None;
+        }
+        self.empty_run += 1;
+        (self.empty_run > self.limits.empty_run).then_some(FaultKind::EmptyFrames)
+    }
+
+    fn count_reset(&mut self) -> Option<FaultKind> {
+        let (burst, rate) = self.limits.resets;
+        if self.resets == 0 {
+            let fresh = self.refilled.elapsed().as_secs().saturating_mul(rate).min(burst);
+            if fresh == 0 {
+                return Some(FaultKind::Resets);
+            }
+            self.resets = fresh;
+            self.refilled = Instant::now();
+        }
+        self.resets -= 1;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inbound() -> Inbound {
+        Inbound::new(&Http2Options::default(), 60 * 1024, true)
+    }
+
+    fn frame(kind: u8, len: u32, flags: u8, stream: u32) -> Frame {
+        Frame { len, kind, flags, stream, code: 0 }
+    }
+
+    /// How many of these frames pass.
+    fn passes(inbound: &mut Inbound, frame: Frame) -> (usize, FaultKind) {
+        for n in 0..1_000_000 {
+            if let Some(fault) = inbound.frame(&frame) {
+                return (n, fault.kind);
+            }
+        }
+        panic!("no limit");
+    }
+
+    // The formulas are in Envoy's documentation of these fields.
+    #[test]
+    fn frames_without_use_are_counted_by_envoys_formulas() {
+        assert_eq!(passes(&mut inbound(), frame(kind::DATA, 0, 0, 1)), (1, FaultKind::EmptyFrames));
+        assert_eq!(passes(&mut inbound(), frame(kind::PRIORITY, 5, 0, 1)), (100, FaultKind::PriorityFrames));
+        assert_eq!(passes(&mut inbound(), frame(kind::WINDOW_UPDATE, 4, 0, 0)), (5, FaultKind::WindowUpdateFrames));
+        let mut used = inbound();
+        assert_eq!(used.frame(&frame(kind::HEADERS, 9, END_HEADERS, 1)), None);
+        assert_eq!(used.frame(&frame(kind::HEADERS, 9, END_HEADERS, 3)), None);
+        used.data_sent = 2;
+        assert_eq!(passes(&mut used, frame(kind::PRIORITY, 5, 0, 1)).0, 300);
+        assert_eq!(passes(&mut used, frame(kind::WINDOW_UPDATE, 4, 0, 1)).0, 5 + 2 * (2 + 20));
+    }
+
+    #[test]
+    fn a_head_that_does_not_end_is_cut_by_pieces_and_by_size() {
+        let begin = frame(kind::HEADERS, 10, 0, 1);
+        let mut small = inbound();
+        small.frame(&begin);
+        assert_eq!(passes(&mut small, frame(kind::CONTINUATION, 1, 0, 1)), (128, FaultKind::Continuations));
+        let mut large = inbound();
+        large.frame(&begin);
+        assert!(passes(&mut large, frame(kind::CONTINUATION, 16 * 1024, 0, 1)).0 <= 9);
+        let mut empty = inbound();
+        empty.frame(&begin);
+        assert_eq!(passes(&mut empty, frame(kind::CONTINUATION, 0, 0, 1)), (1, FaultKind::EmptyFrames));
+    }
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn resets_are_limited_to_a_burst_and_a_rate() {
+        let mut inbound = inbound();
+        let reset = frame(kind::RST_STREAM, 4, 0, 1);
+        assert_eq!(passes(&mut inbound, reset), (1000, FaultKind::Resets));
+        tokio::time::advance(std::time::Duration::from_secs(2)).await;
+        assert_eq!(passes(&mut inbound, reset), (66, FaultKind::Resets));
+    }
+}
