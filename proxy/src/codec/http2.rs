@@ -32,6 +32,9 @@ mod shared;
 mod stream_error;
 mod window;
 
+#[cfg(test)]
+mod tests;
+
 pub use client::{ClientConn, ClientDriver, ClientEnd, OpenError};
 pub use client_stream::ClientStream;
 pub use flood::{Fault, FaultKind};

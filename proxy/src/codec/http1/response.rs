@@ -113,7 +113,10 @@ fn parse_status_line(line: &[u8]) -> Result<(Version, u16), UpstreamError> {
     if !matches!(reason.first(), None | Some(b' ')) || reason.iter().any(|&b| (b < b' ' && b != b'\t') || b == 0x7f) {
         return Err(BAD);
     }
-    let status = crate::codec::syntax::content_length(code).and_then(|n| u16::try_from(n).ok()).filter(|&n| n >= 100).ok_or(BAD)?;
+    let status = crate::codec::syntax::content_length(code)
+        .and_then(|n| u16::try_from(n).ok())
+        .filter(|&n| n >= 100)
+        .ok_or(BAD)?;
     Ok((if minor == b'0' { Version::Http10 } else { Version::Http11 }, status))
 }
 
@@ -167,9 +170,10 @@ fn framing(s: &Special<'_>, status: u16, tunnel: bool, options: &ClientOptions) 
     let length = match s.length {
         None => None,
         Some(_) if s.two_lengths => return Err(UpstreamError::Protocol("two content-length fields")),
-        Some(value) => {
-            Some(crate::codec::syntax::content_length(value).ok_or(UpstreamError::Protocol("content-length is no number"))?)
-        }
+        Some(value) => Some(
+            crate::codec::syntax::content_length(value)
+                .ok_or(UpstreamError::Protocol("content-length is no number"))?,
+        ),
     };
     let chunked = match s.transfer_encoding {
         None => false,

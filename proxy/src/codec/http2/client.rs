@@ -103,9 +103,15 @@ impl ClientConn {
         self.try_before_use();
         let mut send = self.send.clone();
         match send.send_request(request, end) {
-            Ok((response, body)) => {
-                Ok(ClientStream::new(response, body, self.shared.clone(), &self.options, head, end, (is_connect, upgrade)))
-            }
+            Ok((response, body)) => Ok(ClientStream::new(
+                response,
+                body,
+                self.shared.clone(),
+                &self.options,
+                head,
+                end,
+                (is_connect, upgrade),
+            )),
             Err(error) => Err(OpenError::Stream(StreamError::of(&error, &self.shared))),
         }
     }

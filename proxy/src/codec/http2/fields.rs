@@ -194,7 +194,11 @@ struct Writer<'h> {
 
 impl<'h> Writer<'h> {
     fn new(from: &'h HeaderMap) -> Self {
-        Self { values: BytesMut::with_capacity(from.byte_size() + 24), from, map: http::HeaderMap::with_capacity(from.len() + 1) }
+        Self {
+            values: BytesMut::with_capacity(from.byte_size() + 24),
+            from,
+            map: http::HeaderMap::with_capacity(from.len() + 1),
+        }
     }
 
     fn value(&mut self, value: &[u8]) -> Bytes {

@@ -37,9 +37,10 @@ impl Pinger {
 
     fn wait_for_next(&mut self) {
         self.awaiting = false;
-        let after = self.config.interval.map_or(NEVER, |interval| {
-            interval + interval.mul_f64(self.config.jitter / 100.0 * self.rng.f64())
-        });
+        let after = self
+            .config
+            .interval
+            .map_or(NEVER, |interval| interval + interval.mul_f64(self.config.jitter / 100.0 * self.rng.f64()));
         self.timer.as_mut().reset(Instant::now() + after);
     }
 

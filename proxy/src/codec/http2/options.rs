@@ -92,11 +92,6 @@ pub struct ClientOptions {
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self {
-            http2: Http2Options::default(),
-            max_head_bytes: 80 * 1024,
-            max_headers: 100,
-            buffer_limit: 1024 * 1024,
-        }
+        Self { http2: Http2Options::default(), max_head_bytes: 80 * 1024, max_headers: 100, buffer_limit: 1024 * 1024 }
     }
 }

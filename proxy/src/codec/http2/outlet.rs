@@ -73,11 +73,6 @@ impl Outlet {
         matches!(self.end, End::Given | End::Refused)
     }
 
-    /// Nothing more can be given to it.
-    pub(super) fn is_ended(&self) -> bool {
-        self.end != End::Open
-    }
-
     /// What waits for flow control; never 0 while something does.
     pub(super) fn buffered(&self) -> usize {
         self.waiting.iter().map(Bytes::len).sum::<usize>() + usize::from(self.end == End::Told)

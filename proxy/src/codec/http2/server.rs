@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use h2::server::{Builder, Connection, Handshake};
 use h2::Reason;
+use h2::server::{Builder, Connection, Handshake};
 use nuncio_core::http::RequestHead;
 use nuncio_core::net::Io;
 use nuncio_core::random::Rng;
@@ -121,8 +121,11 @@ impl ServerConn {
                             return Poll::Ready(Ok(Some(accepted)));
                         }
                     }
-                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(self.broken(&error))),
-                    Poll::Ready(None) => {
+                    // Nobody is hurt by the end of a connection without streams.
+                    Poll::Ready(Some(Err(error))) if !error.is_io() || self.shared.streams() > 0 => {
+                        return Poll::Ready(Err(self.broken(&error)));
+                    }
+                    Poll::Ready(_) => {
                         self.state = State::Closed;
                         self.shared.end(Ended::Closed);
                     }
@@ -215,6 +218,16 @@ impl ServerConn {
         if error.is_io() || !error.is_library() {
             self.shared.end(Ended::Closed);
             return ConnectionError::Lost;
+        }
+        if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
+            // The library has limits of its own, some of them lower than ours.
+            let fault = Fault::new(match self.shared.last_kind.get() {
+                kind::CONTINUATION => FaultKind::Continuations,
+                kind::DATA => FaultKind::EmptyFrames,
+                _ => FaultKind::Resets,
+            });
+            self.shared.end(Ended::Protocol(fault.details));
+            return ConnectionError::Peer { details: fault.details, head: false, fault: Some(fault.kind) };
         }
         let details = if head { "http2.invalid.header.field" } else { "http2.protocol_error" };
         self.shared.end(Ended::Protocol(details));

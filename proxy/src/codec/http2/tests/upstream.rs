@@ -1,0 +1,204 @@
+//! The upstream role against the library's server.
+
+use super::*;
+
+fn connect(options: ClientOptions) -> (ClientConn, tokio::task::JoinHandle<ClientEnd>, DuplexStream) {
+    let (io, theirs) = pipe();
+    let buffers = Rc::new(Buffers::default());
+    let (conn, driver) = ClientConn::new(io, Rc::new(options), buffers, &Rng::with_seed(1)).unwrap();
+    (conn, tokio::task::spawn_local(driver), theirs)
+}
+
+type Requests = h2::server::Connection<DuplexStream, Bytes>;
+
+async fn next(server: &mut Requests) -> (http::Request<h2::RecvStream>, h2::server::SendResponse<Bytes>) {
+    server.accept().await.unwrap().unwrap()
+}
+
+fn drive_server(mut server: Requests) {
+    tokio::task::spawn_local(async move { while let Some(Ok(_)) = server.accept().await {} });
+}
+
+async fn answer(stream: &mut ClientStream) -> Result<ResponseHead, StreamError> {
+    let mut head = ResponseHead::default();
+    poll_fn(|cx| stream.poll_response(cx, &mut head)).await?;
+    Ok(head)
+}
+
+async fn body_of(stream: &mut ClientStream) -> Result<(Vec<u8>, Option<HeaderMap>), StreamError> {
+    let mut body = Vec::new();
+    loop {
+        match poll_fn(|cx| stream.poll_body(cx)).await? {
+            Body::Data(chunk) => body.extend_from_slice(chunk.as_slice()),
+            Body::Trailers(trailers) => return Ok((body, Some(trailers))),
+            Body::End => return Ok((body, None)),
+        }
+    }
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_request_goes_and_its_answer_comes_with_interim_heads_and_trailers() {
+    local()
+        .run_until(async {
+            let (conn, _driver, theirs) = connect(ClientOptions::default());
+            let mut head = get("/p?q");
+            head.headers.append("x-up", "1");
+            let mut stream = conn.open(&head, true, false).ok().unwrap();
+            let mut server = h2::server::handshake(theirs).await.unwrap();
+            let (request, mut respond) = next(&mut server).await;
+            assert_eq!(
+                (request.uri().to_string().as_str(), &request.headers()["x-up"]),
+                ("http://a.test/p?q", &"1".parse().unwrap())
+            );
+            respond.send_informational(http::Response::builder().status(103).body(()).unwrap()).unwrap();
+            let mut send =
+                respond.send_response(http::Response::builder().header("a", "b").body(()).unwrap(), false).unwrap();
+            send.send_data("hello".into(), false).unwrap();
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", "0".parse().unwrap());
+            send.send_trailers(trailers).unwrap();
+            drive_server(server);
+            assert_eq!(answer(&mut stream).await.unwrap().status, 103);
+            let response = answer(&mut stream).await.unwrap();
+            assert_eq!(
+                (response.status, response.headers.get("a"), response.framing),
+                (200, Some(&b"b"[..]), Framing::Streamed)
+            );
+            let (body, trailers) = body_of(&mut stream).await.unwrap();
+            assert_eq!((body, trailers.unwrap().get_str("grpc-status")), (b"hello".to_vec(), Some("0")));
+            assert!(stream.response_complete() && stream.request_complete());
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn resets_are_told_apart() {
+    local()
+        .run_until(async {
+            let (conn, _driver, theirs) = connect(ClientOptions::default());
+            let mut server = h2::server::handshake(theirs).await.unwrap();
+            for (reason, wanted) in [
+                (h2::Reason::INTERNAL_ERROR, StreamError::Reset),
+                (h2::Reason::REFUSED_STREAM, StreamError::Refused),
+                (h2::Reason::NO_ERROR, StreamError::Satisfied),
+            ] {
+                let mut stream = conn.open(&get("/"), false, false).ok().unwrap();
+                let (_, mut respond) = next(&mut server).await;
+                respond.send_reset(reason);
+                let told = tokio::select! {
+                    told = answer(&mut stream) => told.unwrap_err(),
+                    _ = server.accept() => panic!("closed"),
+                };
+                assert_eq!(told, wanted);
+            }
+        })
+        .await;
+}
+
+// RFC 9113 §8.1: a server that has answered may say that it wants no more of the request.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_whole_answer_counts_although_the_rest_of_the_request_is_not_wanted() {
+    local()
+        .run_until(async {
+            let (conn, _driver, theirs) = connect(ClientOptions::default());
+            let mut server = h2::server::handshake(theirs).await.unwrap();
+            for whole in [true, false] {
+                let mut stream = conn.open(&get("/"), false, false).ok().unwrap();
+                let (request, mut respond) = next(&mut server).await;
+                let mut send = respond.send_response(http::Response::new(()), false).unwrap();
+                send.send_data("early".into(), whole).unwrap();
+                tokio::time::timeout(Duration::from_secs(1), server.accept()).await.unwrap_err();
+                if !whole {
+                    send.send_reset(h2::Reason::NO_ERROR);
+                }
+                drop((request, respond, send));
+                tokio::time::timeout(Duration::from_secs(1), server.accept()).await.unwrap_err();
+                answer(&mut stream).await.unwrap();
+                let body = body_of(&mut stream).await;
+                match whole {
+                    true => assert_eq!(body.unwrap().0, b"early"),
+                    false => assert_eq!(body.unwrap_err(), StreamError::Satisfied),
+                }
+                let sent = poll_fn(|cx| Poll::Ready(stream.send_data(cx, Bytes::from_static(b"more"), true))).await;
+                assert!(sent.is_ok(), "the upstream does not listen, which is no failure");
+            }
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn streams_beyond_a_goaway_are_refused_and_the_others_finish() {
+    local()
+        .run_until(async {
+            let (conn, driver, theirs) = connect(ClientOptions::default());
+            let mut server = h2::server::handshake(theirs).await.unwrap();
+            let mut first = conn.open(&get("/1"), true, false).ok().unwrap();
+            let (_request, mut respond) = next(&mut server).await;
+            server.graceful_shutdown();
+            let mut second = conn.open(&get("/2"), true, false).ok().unwrap();
+            tokio::time::timeout(Duration::from_secs(1), server.accept()).await.ok();
+            assert!(conn.is_closing());
+            respond.send_response(http::Response::new(()), true).unwrap();
+            let end = async { while server.accept().await.is_some() {} };
+            let (response, ()) = tokio::join!(answer(&mut first), end);
+            assert_eq!(response.unwrap().status, 200);
+            let second = answer(&mut second).await;
+            assert!(matches!(second, Err(StreamError::Refused | StreamError::Closed)), "{second:?}");
+            drop((conn, first));
+            assert_eq!(driver.await.unwrap(), ClientEnd::Remote);
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_dropped_stream_is_cancelled_and_an_unused_connection_closes() {
+    local()
+        .run_until(async {
+            let (conn, driver, theirs) = connect(ClientOptions::default());
+            let mut server = h2::server::handshake(theirs).await.unwrap();
+            let stream = conn.open(&get("/"), false, false).ok().unwrap();
+            let (request, _respond) = next(&mut server).await;
+            assert_eq!(conn.streams(), 1);
+            drop(stream);
+            assert_eq!(conn.streams(), 0);
+            let mut recv = request.into_body();
+            let reset = tokio::select! {
+                data = recv.data() => data.unwrap().unwrap_err(),
+                _ = server.accept() => panic!("closed"),
+            };
+            assert_eq!(reset.reason(), Some(h2::Reason::CANCEL));
+            drop(conn);
+            drive_server(server);
+            assert_eq!(driver.await.unwrap(), ClientEnd::Local);
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn an_upstream_that_speaks_something_else_breaks_the_protocol() {
+    use tokio::io::AsyncWriteExt;
+    local()
+        .run_until(async {
+            let (conn, driver, mut theirs) = connect(ClientOptions::default());
+            let mut stream = conn.open(&get("/"), true, false).ok().unwrap();
+            theirs.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            let error = answer(&mut stream).await.unwrap_err();
+            assert!(matches!(error, StreamError::Protocol(_)), "{error:?}");
+            assert!(matches!(driver.await.unwrap(), ClientEnd::Protocol(_)));
+            assert!(conn.open(&get("/"), true, false).is_err());
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn the_smaller_limit_of_streams_counts() {
+    local()
+        .run_until(async {
+            let (conn, _driver, theirs) = connect(ClientOptions::default());
+            let mut server =
+                h2::server::Builder::new().max_concurrent_streams(3).handshake::<_, Bytes>(theirs).await.unwrap();
+            tokio::time::timeout(Duration::from_secs(1), server.accept()).await.unwrap_err();
+            assert_eq!(conn.max_streams(), 3);
+        })
+        .await;
+}
