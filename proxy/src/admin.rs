@@ -110,6 +110,7 @@ pub fn process_pages() -> Vec<Page> {
 pub use lifecycle::pages as lifecycle_pages;
 pub use listeners::{ListenerDrain, ListenerView, pages as listener_pages};
 pub use logging::pages as logging_pages;
+pub use memory::MemoryUse;
 pub use server_info::{Identity, pages as server_info_pages};
 pub use stats::pages as stats_pages;
 

@@ -4,7 +4,7 @@ use nuncio_api::Support;
 use nuncio_discovery::HostSourceFactory;
 
 use crate::network::{self, NetworkFilters};
-use crate::{access_log, admin, format, http, listener, server, upstream};
+use crate::{access_log, admin, format, http, listener, server, stats_sink, upstream};
 
 /// The extensions of one build.
 pub struct Extensions {
@@ -32,6 +32,7 @@ pub fn standard() -> Extensions {
             access_log::SUPPORTED,
             access_log::filter::SUPPORTED,
             admin::config::SUPPORTED,
+            stats_sink::SUPPORTED,
             server::bootstrap::SUPPORTED,
             listener::config::SUPPORTED,
             network::SUPPORTED,

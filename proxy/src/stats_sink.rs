@@ -24,7 +24,7 @@ mod text;
 use nuncio_core::stats::View;
 
 pub use chunks::CHUNK;
-pub use config::StatsConfig;
+pub use config::{SUPPORTED, StatsConfig};
 pub use query::{BadQuery, Format, StatsQuery};
 
 use chunks::Chunks;

@@ -5,26 +5,47 @@ use serde_json::{Value, json};
 use super::{Answer, Page};
 
 pub(super) fn pages() -> Vec<Page> {
-    vec![Page::new("/memory", "print current allocation/heap usage", |_| {
-        Answer::json(&usage(&std::fs::read_to_string("/proc/self/status").unwrap_or_default()))
-    })]
+    vec![Page::new("/memory", "print current allocation/heap usage", |_| Answer::json(&page(MemoryUse::now())))]
 }
 
-/// `envoy.admin.v3.Memory`. The allocator is the system's, which keeps no figures of its own to show: allocated is the
-/// resident anonymous memory, the heap is what is mapped for data.
-fn usage(status: &str) -> Value {
-    let bytes = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        (kib.unwrap_or(0) * 1024).to_string()
-    };
+/// Bytes. The allocator is the system's, which keeps no figures of its own to show.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Resident and not of a file.
+    pub allocated: u64,
+    /// Mapped for data.
+    pub heap: u64,
+    /// Resident.
+    pub physical: u64,
+}
+
+// === impl MemoryUse ===
+
+impl MemoryUse {
+    /// All zeros where the kernel does not tell.
+    pub fn now() -> MemoryUse {
+        MemoryUse::parse(&std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+    }
+
+    fn parse(status: &str) -> MemoryUse {
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+            kib.unwrap_or(0) * 1024
+        };
+        MemoryUse { allocated: bytes("RssAnon"), heap: bytes("VmData"), physical: bytes("VmRSS") }
+    }
+}
+
+/// `envoy.admin.v3.Memory`.
+fn page(memory: MemoryUse) -> Value {
     json!({
-        "allocated": bytes("RssAnon"),
-        "heap_size": bytes("VmData"),
+        "allocated": memory.allocated.to_string(),
+        "heap_size": memory.heap.to_string(),
         "pageheap_unmapped": "0",
         "pageheap_free": "0",
         "total_thread_cache": "0",
-        "total_physical_bytes": bytes("VmRSS"),
+        "total_physical_bytes": memory.physical.to_string(),
     })
 }
 
@@ -34,10 +55,13 @@ mod tests {
 
     #[test]
     fn memory_is_read_from_the_kernels_lines() {
-        let json = usage("Name:\tx\nVmRSS:\t     100 kB\nRssAnon:\t      40 kB\nVmData:\t   2000 kB\n");
+        let memory = MemoryUse::parse("Name:\tx\nVmRSS:\t     100 kB\nRssAnon:\t      40 kB\nVmData:\t   2000 kB\n");
+        assert_eq!(memory, MemoryUse { allocated: 40_960, heap: 2_048_000, physical: 102_400 });
+        assert_eq!(MemoryUse::parse(""), MemoryUse::default());
+        // Envoy's keys.
+        let keys = "allocated heap_size pageheap_unmapped pageheap_free total_thread_cache total_physical_bytes";
+        let json = page(memory);
+        assert_eq!(json.as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>().join(" "), keys);
         assert_eq!(json["allocated"], "40960");
-        assert_eq!(json["total_physical_bytes"], "102400");
-        assert_eq!(json["heap_size"], "2048000");
-        assert_eq!(usage("")["allocated"], "0");
     }
 }

@@ -44,10 +44,16 @@ const PROMETHEUS: &[Param] = &[
     },
 ];
 
-pub fn pages(store: &Rc<RefCell<Store>>, config: &Arc<StatsConfig>) -> Vec<Page> {
+/// `flush`: `stats_flush_on_admin`, stats are as of the request and not of the last interval.
+pub fn pages(store: &Rc<RefCell<Store>>, config: &Arc<StatsConfig>, flush: Option<Rc<dyn Fn()>>) -> Vec<Page> {
     let print = |prometheus: bool| {
-        let (store, config) = (store.clone(), config.clone());
-        move |query: &Query| answer(&store, &config, prometheus, query)
+        let (store, config, flush) = (store.clone(), config.clone(), flush.clone());
+        move |query: &Query| {
+            if let Some(flush) = &flush {
+                flush();
+            }
+            answer(&store, &config, prometheus, query)
+        }
     };
     let reset = store.clone();
     vec![

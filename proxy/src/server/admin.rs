@@ -28,6 +28,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use super::Options;
+use super::process_stats::Flusher;
 use super::worker::NoClusters;
 use crate::admin::{
     self, Admin, AdminConfig, AdminStats, ClusterSource, Configs, Limits, ListenerDrain, ListenerView, Settings,
@@ -53,6 +54,8 @@ pub struct Facts<'a> {
     pub node: &'a Node,
     pub store: &'a Rc<RefCell<Store>>,
     pub stats: Arc<StatsConfig>,
+    /// With `stats_flush_on_admin`.
+    pub flush: Option<Rc<Flusher>>,
     pub configs: Arc<Configs>,
     pub clusters: ClusterSource,
     pub connection_ids: &'a ConnectionIds,
@@ -126,7 +129,8 @@ fn pages(
     pages.extend(admin::logging_pages(facts.loggers, move || reopen(Act::ReopenLogs)));
     pages.extend(admin::cluster_pages(&facts.clusters));
     pages.extend(admin::config_pages(&facts.configs, &facts.clusters));
-    pages.extend(admin::stats_pages(facts.store, &facts.stats));
+    let flush = facts.flush.clone().map(|flusher| Rc::new(move || flusher.flush()) as Rc<dyn Fn()>);
+    pages.extend(admin::stats_pages(facts.store, &facts.stats, flush));
     pages.extend(admin::listener_pages(
         move || listeners.borrow().clone(),
         Rc::new(move |asked| drain(Act::DrainListeners(asked))),

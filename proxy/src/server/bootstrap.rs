@@ -29,7 +29,7 @@ use crate::stats_sink::StatsConfig;
 use crate::upstream::{ClusterDefaults, ClusterManager};
 
 supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
-    node, static_resources, admin, cluster_manager, stats_flush_interval
+    node, static_resources, admin, cluster_manager, stats_config, stats_flush_interval, stats_flush_on_admin
 });
 supports!(STATIC_RESOURCES = "envoy.config.bootstrap.v3.Bootstrap.StaticResources" { listeners, clusters });
 supports!(NODE = "envoy.config.core.v3.Node" {
@@ -133,8 +133,7 @@ pub fn assemble(
         }
         None => None,
     };
-    let stats =
-        StatsConfig::from_proto(loaded.bootstrap.stats_config.as_ref().unwrap_or(&metrics::StatsConfig::default()));
+    let stats = StatsConfig::from_proto(&stats_config(&loaded.bootstrap, &options));
     let stats = match stats {
         Ok(stats) if report.errors.is_empty() => Arc::new(stats),
         Ok(_) => return Err(report.errors),
@@ -194,6 +193,16 @@ fn add_listener(
         Ok(false) => context.warn("name", "a listener of this name stands before it, and this one is ignored"),
         Err(errors) => report.fail(element, errors),
     }
+}
+
+/// With the tags of the command line, which every stat has.
+fn stats_config(bootstrap: &Bootstrap, options: &Options) -> metrics::StatsConfig {
+    let mut config = bootstrap.stats_config.clone().unwrap_or_default();
+    config.stats_tags.extend(options.stats_tags.iter().map(|(name, value)| metrics::TagSpecifier {
+        tag_name: name.clone(),
+        tag_value: Some(metrics::tag_specifier::TagValue::FixedValue(value.clone())),
+    }));
+    config
 }
 
 /// The command line wins over the file, as in Envoy.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nuncio_api::pb::envoy::config::bootstrap::v3::{Bootstrap, bootstrap::StatsFlush};
 use nuncio_core::net::Address;
 use nuncio_core::stats::lists::server;
 use nuncio_core::stats::{Stats, Store};
@@ -18,7 +19,7 @@ use super::admin::{Act, AdminInterface, Facts};
 use super::bootstrap::Assembly;
 use super::inbox::{Inboxes, MainEvent, WorkerCommand};
 use super::options::Mode;
-use super::process_stats::ProcessStats;
+use super::process_stats::{Flusher, ProcessStats};
 use super::signals::{Ended, Requests};
 use super::worker::{Seed, WorkerThread, runtime};
 use crate::access_log::file::LogWriter;
@@ -53,9 +54,8 @@ struct Main {
     listeners: ListenerManager,
     workers: Vec<WorkerThread>,
     lifecycle: Arc<Lifecycle>,
-    process: ProcessStats,
+    flusher: Rc<Flusher>,
     log_files: Rc<LogWriter>,
-    log_stats: Stats<server::AccessLogFile>,
     loggers: Arc<Loggers>,
     admin: AdminInterface,
     drain_time: Duration,
@@ -85,6 +85,7 @@ async fn serve(
 ) -> io::Result<u64> {
     let mode = assembly.options.mode;
     let flush = flush_interval(&assembly);
+    let flushes = !flushes_on_admin(&assembly.bootstrap);
     let mut ended = ended()?;
     let mut requests = Requests::new()?;
     let (mut main, mut events) = Main::start(assembly, loggers)?;
@@ -118,7 +119,7 @@ async fn serve(
             Some(id) = main.drained.recv() => main.close(id),
             Some(ids) = main.stopping.recv() => main.stop(ids),
             () = requests.reopen_logs() => main.reopen_logs(),
-            _ = flush.tick() => main.flush(),
+            _ = flush.tick(), if flushes => main.flusher.flush(),
         }
     }
 }
@@ -128,6 +129,11 @@ fn flush_interval(assembly: &Assembly) -> Duration {
     set.map(nuncio_core::time::duration).filter(|d| !d.is_zero()).unwrap_or(FLUSH_INTERVAL)
 }
 
+/// Stats are not flushed by time but when they are read.
+fn flushes_on_admin(bootstrap: &Bootstrap) -> bool {
+    matches!(bootstrap.stats_flush, Some(StatsFlush::StatsFlushOnAdmin(true)))
+}
+
 // === impl Main ===
 
 impl Main {
@@ -135,6 +141,7 @@ impl Main {
     fn start(assembly: Assembly, loggers: Arc<Loggers>) -> io::Result<(Self, UnboundedReceiver<MainEvent>)> {
         let Assembly {
             options,
+            bootstrap,
             node,
             store,
             clusters,
@@ -156,12 +163,20 @@ impl Main {
         log_files.start()?;
         process.unknown_fields(unknown_fields);
         let lifecycle = Arc::new(Lifecycle::default());
+        let flusher = Rc::new(Flusher {
+            store: store.clone(),
+            process,
+            lifecycle: lifecycle.clone(),
+            log_files: log_files.clone(),
+            log_stats,
+        });
         let connection_ids = ConnectionIds::default();
         let facts = Facts {
             options: &options,
             node: &node,
             store: &store,
             stats,
+            flush: flushes_on_admin(&bootstrap).then(|| flusher.clone()),
             configs,
             clusters: Rc::new({
                 let clusters = clusters.clone();
@@ -196,9 +211,8 @@ impl Main {
             listeners,
             workers,
             lifecycle,
-            process,
+            flusher,
             log_files,
-            log_stats,
             loggers,
             admin,
             drain_time,
@@ -218,8 +232,8 @@ impl Main {
         self.apply(changes)?;
         self.listeners.stats().set(server::WORKERS_STARTED, 1);
         self.lifecycle.set_initialization(ServerState::Live);
-        self.process.initialized();
-        self.process.update(&self.lifecycle, &mut self.store.borrow_mut());
+        self.flusher.process.initialized();
+        self.flusher.process.update(&self.lifecycle, &mut self.store.borrow_mut());
         let listeners = self.listeners.active();
         let listeners = listeners.iter().map(|l| (l.config.name().to_owned(), l.local_addresses())).collect();
         Ok(Started { listeners, admin: self.admin.address.clone() })
@@ -308,13 +322,6 @@ impl Main {
             tracing::error!("cannot reopen the log: {e}");
         }
         self.log_files.reopen();
-    }
-
-    fn flush(&self) {
-        let mut store = self.store.borrow_mut();
-        self.process.update(&self.lifecycle, &mut store);
-        self.log_files.publish(&self.log_stats);
-        store.flush();
     }
 
     fn end(self, reason: &str) -> io::Result<u64> {

@@ -1,15 +1,39 @@
 //! `server.*`: what the process says of itself. Written by main, at the start and at each flush.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
 use nuncio_core::stats::lists::{listener, server};
 use nuncio_core::stats::{Stats, Store};
 use tokio::time::Instant;
 
+use crate::access_log::file::LogWriter;
+use crate::admin::MemoryUse;
 use crate::lifecycle::Lifecycle;
 
 pub struct ProcessStats {
     server: Stats<server::Server>,
     initialization: Stats<server::Initialization>,
     started: Instant,
+}
+
+/// What is done at each flush interval, or when somebody reads the stats.
+pub struct Flusher {
+    pub store: Rc<RefCell<Store>>,
+    pub process: ProcessStats,
+    pub lifecycle: Arc<Lifecycle>,
+    pub log_files: Rc<LogWriter>,
+    pub log_stats: Stats<server::AccessLogFile>,
+}
+
+impl Flusher {
+    pub fn flush(&self) {
+        let mut store = self.store.borrow_mut();
+        self.process.update(&self.lifecycle, &mut store);
+        self.log_files.publish(&self.log_stats);
+        store.flush();
+    }
 }
 
 impl ProcessStats {
@@ -40,6 +64,10 @@ impl ProcessStats {
         self.server.set(server::STATE, lifecycle.state() as u64);
         self.server.set(server::LIVE, u64::from(!lifecycle.health_failed()));
         self.server.set(server::UPTIME, self.started.elapsed().as_secs());
+        let memory = MemoryUse::now();
+        self.server.set(server::MEMORY_ALLOCATED, memory.allocated);
+        self.server.set(server::MEMORY_HEAP_SIZE, memory.heap);
+        self.server.set(server::MEMORY_PHYSICAL_SIZE, memory.physical);
         // Of all listeners but the admin's, which is of another kind.
         self.server.set(server::TOTAL_CONNECTIONS, store.total(&listener::SCOPE, "downstream_cx_active"));
     }

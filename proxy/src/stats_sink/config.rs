@@ -3,9 +3,22 @@
 use super::tags::Tags;
 use nuncio_api::pb::envoy::config::metrics::v3 as pb;
 use nuncio_api::pb::envoy::config::metrics::v3::stats_matcher::StatsMatcher;
+use nuncio_api::support::Entry;
+use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::matcher::StringMatcher;
 use nuncio_core::stats::DEFAULT_BUCKETS;
+
+supports!(CONFIG = "envoy.config.metrics.v3.StatsConfig" {
+    stats_tags, use_all_default_tags, stats_matcher, histogram_bucket_settings
+});
+supports!(TAG = "envoy.config.metrics.v3.TagSpecifier" { tag_name, regex, fixed_value });
+supports!(MATCHER = "envoy.config.metrics.v3.StatsMatcher" { reject_all, exclusion_list, inclusion_list });
+supports!(LIST = "envoy.type.matcher.v3.ListStringMatcher" { patterns });
+supports!(BUCKETS = "envoy.config.metrics.v3.HistogramBucketSettings" { r#match, buckets });
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[&CONFIG, &TAG, &MATCHER, &LIST, &BUCKETS];
 
 /// What names become: which of them exist, which parts are tags, and the buckets of histograms.
 #[derive(Debug)]
