@@ -3,3 +3,4 @@
 mod admin;
 mod listeners;
 mod running;
+mod tcp_proxy;
