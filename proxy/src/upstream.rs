@@ -7,7 +7,9 @@
 //! - [`thread_local`]: a worker's clusters; here requests begin: choose a host, acquire a connection
 //! - [`lb`]: which host
 //! - [`pool`]: which connection
+//! - [`async_client`]: calls of the proxy's own
 
+pub mod async_client;
 pub mod circuit_breaker;
 pub mod cluster;
 pub mod cluster_manager;
@@ -22,6 +24,7 @@ pub(crate) mod testing;
 pub mod thread_local;
 pub mod worker;
 
+pub use async_client::ClusterClient;
 pub use circuit_breaker::{Permit, Priority};
 pub use cluster::{ClusterConfig, ClusterDefaults};
 pub use cluster_manager::{ClusterManager, ClusterStatus};

@@ -6,13 +6,16 @@ use futures_util::future::LocalBoxFuture;
 
 use super::{Host, PrioritySet};
 
+/// Makes the load of one request from that of the cluster.
+pub type ReplaceLoad<'a> = dyn Fn(&PrioritySet, &PriorityLoad) -> PriorityLoad + 'a;
+
 /// What the request that needs a host says.
 #[derive(Default)]
 pub struct LbContext<'a> {
     /// From the route's hash policy; policies that hash take chance without it.
     pub hash: Option<u64>,
     /// Replaces the load over priorities (retry priorities).
-    pub priority_load: Option<&'a dyn Fn(&PrioritySet, &PriorityLoad) -> PriorityLoad>,
+    pub priority_load: Option<&'a ReplaceLoad<'a>>,
     /// Hosts to pass over, e.g. those that were tried (retry host predicates).
     pub reject: Option<&'a dyn Fn(&Host) -> bool>,
     /// How often to choose again after a rejected one; the last choice is taken in any case.

@@ -25,7 +25,7 @@ use crate::net::Sockets;
 use crate::net::limits::DescriptorLimit;
 use crate::upstream::thread_local::ClusterContext;
 use crate::upstream::worker::ConnectionIds;
-use crate::upstream::{Clusters, Worker};
+use crate::upstream::{ClusterClient, Clusters, Worker};
 
 /// What a worker is given when it starts.
 #[derive(Clone)]
@@ -119,7 +119,13 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
         connection_ids: seed.connection_ids.clone(),
     });
     let worker = Rc::new(Worker {
-        context: WorkerContext { index: Some(index), rng, clock: seed.clock, stats, client: Rc::new(NoClusters) },
+        context: WorkerContext {
+            index: Some(index),
+            rng,
+            clock: seed.clock,
+            stats,
+            client: Rc::new(ClusterClient::new(&clusters)),
+        },
         buffers,
         clusters,
         connect,

@@ -118,7 +118,7 @@ pub(super) fn from_cluster(message: &Cluster) -> Result<Arc<HttpOptions>, Config
     let options = match message.typed_extension_protocol_options.get(KEY) {
         Some(any) => {
             let at = format!("typed_extension_protocol_options[\"{KEY}\"]");
-            let typed = nuncio_api::unpack(any).map_err(|e| ConfigError::from(e).within(&at))?;
+            let typed = nuncio_api::unpack(any).map_err(|e| e.within(&at))?;
             from_typed(&typed).map_err(|e| e.within(&at))?
         }
         None => from_deprecated(message),

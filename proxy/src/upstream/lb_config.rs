@@ -117,17 +117,17 @@ fn from_any(any: &Any) -> Option<Result<LbPolicy, ConfigError>> {
     use policies::{least_request::v3::LeastRequest, random::v3::Random, round_robin::v3::RoundRobin};
     Some(match nuncio_api::any::type_name(&any.type_url) {
         "envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin" => {
-            nuncio_api::unpack::<RoundRobin>(any).map(|_| LbPolicy::RoundRobin).map_err(Into::into)
+            nuncio_api::unpack::<RoundRobin>(any).map(|_| LbPolicy::RoundRobin)
         }
         "envoy.extensions.load_balancing_policies.random.v3.Random" => {
-            nuncio_api::unpack::<Random>(any).map(|_| LbPolicy::Random).map_err(Into::into)
+            nuncio_api::unpack::<Random>(any).map(|_| LbPolicy::Random)
         }
         "envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest" => {
             let read = |config: LeastRequest| LbPolicy::LeastRequest {
                 choices: config.choice_count.map_or(2, |count| count.value),
                 bias: config.active_request_bias.map_or(1.0, |bias| bias.default_value),
             };
-            nuncio_api::unpack(any).map(read).map_err(Into::into)
+            nuncio_api::unpack(any).map(read)
         }
         _ => return None,
     })

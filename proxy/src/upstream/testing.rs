@@ -22,6 +22,7 @@ use nuncio_core::upstream::AsyncClient;
 use nuncio_core::upstream::client::{AsyncFailure, AsyncRequest, AsyncResponse};
 use nuncio_core::upstream::{Host, HostSet, HostSpec, PrioritySet};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::sync::Notify;
 
 use super::cluster::{ClusterConfig, ClusterDefaults};
 use super::snapshot::{ClusterSnapshot, ClusterUpdate};
@@ -42,6 +43,7 @@ struct Shared {
     /// Empty: accept at once.
     script: RefCell<VecDeque<Script>>,
     accepted: RefCell<VecDeque<FarEnd>>,
+    made: Notify,
 }
 
 #[derive(Clone, Default)]
@@ -55,6 +57,18 @@ impl Net {
     /// The far ends of connections that were made, oldest first.
     pub fn accepted(&self) -> Option<FarEnd> {
         self.0.accepted.borrow_mut().pop_front()
+    }
+}
+
+impl Net {
+    /// The far end of the next connection, when it is made.
+    pub async fn next(&self) -> FarEnd {
+        loop {
+            if let Some(far) = self.accepted() {
+                return far;
+            }
+            self.0.made.notified().await;
+        }
     }
 }
 
@@ -73,6 +87,7 @@ impl Connect for Net {
             }
             let (near, far) = tokio::io::duplex(1 << 16);
             net.0.accepted.borrow_mut().push_back(FarEnd(far));
+            net.0.made.notify_one();
             Ok(Connected { io: Io::Other(Box::new(Near(near))), local: None, remote })
         })
     }
@@ -82,13 +97,18 @@ impl Connect for Net {
 pub struct FarEnd(DuplexStream);
 
 impl FarEnd {
-    /// A request without body.
+    /// The head of a request.
     pub async fn request(&mut self) -> String {
         let mut read = Vec::new();
         while !read.ends_with(b"\r\n\r\n") {
-            let n = self.0.read_buf(&mut read).await.unwrap();
-            assert!(n > 0, "closed before a request");
+            read.push(self.0.read_u8().await.expect("a request before the close"));
         }
+        String::from_utf8(read).unwrap()
+    }
+
+    pub async fn read(&mut self, n: usize) -> String {
+        let mut read = vec![0; n];
+        self.0.read_exact(&mut read).await.unwrap();
         String::from_utf8(read).unwrap()
     }
 

@@ -202,6 +202,11 @@ impl ThreadLocalCluster {
         &self.local.stats
     }
 
+    /// Of this thread.
+    pub fn buffers(&self) -> &Buffers {
+        &self.local.context.buffers
+    }
+
     pub fn hosts(&self) -> Ref<'_, Arc<PrioritySet>> {
         self.hosts.borrow()
     }

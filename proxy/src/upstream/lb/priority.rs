@@ -102,7 +102,7 @@ fn spread(healthy: &[u32], degraded: &[u32], total: u32) -> PriorityLoad {
     let mut left = 100;
     let mut take = |availability: &[u32]| -> Vec<u32> {
         let part = |percent: &u32| {
-            let load = if total == 0 { 0 } else { (percent * 100 / total).min(left) };
+            let load = (percent * 100).checked_div(total).unwrap_or(0).min(left);
             left -= load;
             load
         };

@@ -53,7 +53,8 @@ pub struct Http1Pool {
 
 #[derive(Default)]
 struct State {
-    /// The last one is the one used last.
+    /// The last one is the one used last. Boxed, because they move to a request and back.
+    #[allow(clippy::vec_box)]
     idle: Vec<Box<Member>>,
     busy: usize,
     connecting: usize,
@@ -180,7 +181,8 @@ impl Http1Pool {
         if expired {
             self.cluster.stats().failures.inc(stat::UPSTREAM_CX_MAX_DURATION_REACHED);
         }
-        !expired && !(state.retired && state.pending.is_empty())
+        let unwanted = state.retired && state.pending.is_empty();
+        !expired && !unwanted
     }
 
     /// A usable connection is free: for who waits longest, or to lie idle.

@@ -1,0 +1,304 @@
+//! Calls of the proxy's own (authorization, polled discovery) over the same balancers, breakers and pools as anybody's
+//! requests. HTTP/1 with whole bodies; the caller decides about headers, retries and what a status means.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::LocalBoxFuture;
+use nuncio_core::http::{Framing, RequestHead, ResponseHead};
+use nuncio_core::stats::lists::cluster as stat;
+use nuncio_core::upstream::client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
+use nuncio_core::upstream::{Choice, LbContext};
+use tokio::time::Instant;
+
+use super::circuit_breaker::Priority;
+use super::pool::http1::{Acquire, PooledConn};
+use super::pool::{PoolFailure, PoolFailureReason};
+use super::thread_local::{Clusters, ThreadLocalCluster};
+use crate::codec::http1::UpstreamError;
+use crate::codec::{Body, Buffers};
+
+/// Calls from one thread.
+pub struct ClusterClient(Rc<Clusters>);
+
+impl ClusterClient {
+    pub fn new(clusters: &Rc<Clusters>) -> Self {
+        Self(clusters.clone())
+    }
+}
+
+impl AsyncClient for ClusterClient {
+    fn call(
+        &self,
+        cluster: &str,
+        request: AsyncRequest,
+    ) -> LocalBoxFuture<'static, Result<AsyncResponse, AsyncFailure>> {
+        let Some(cluster) = self.0.get(cluster) else {
+            return Box::pin(async { Err(AsyncFailure::UnknownCluster) });
+        };
+        Box::pin(async move {
+            let Some(timeout) = request.timeout else { return call(&cluster, request).await };
+            match tokio::time::timeout(timeout, call(&cluster, request)).await {
+                Ok(result) => result,
+                Err(_) => {
+                    cluster.stats().retries.inc(stat::UPSTREAM_RQ_TIMEOUT);
+                    Err(AsyncFailure::Timeout)
+                }
+            }
+        })
+    }
+}
+
+async fn call(cluster: &ThreadLocalCluster, mut request: AsyncRequest) -> Result<AsyncResponse, AsyncFailure> {
+    request.head.framing = match request.body.len() {
+        0 => Framing::None,
+        n => Framing::Length(n as u64),
+    };
+    let mut again = true;
+    loop {
+        let mut conn = connection(cluster, request.hash).await?;
+        let host = conn.host().clone();
+        let (reused, begun) = (conn.is_reused(), Instant::now());
+        let mut exchange = Exchange::new(&request.head, &request.body, request.max_response_bytes);
+        let buffers = cluster.buffers();
+        match poll_fn(|cx| exchange.poll(cx, &mut conn, buffers)).await {
+            Ok(response) => {
+                conn.release();
+                let stats = cluster.stats();
+                stats.codes.charge(response.head.status);
+                stats.response_time.record(stat::UPSTREAM_RQ_TIME, begun.elapsed().as_millis() as u64);
+                if response.head.status >= 500 {
+                    host.load.request_failed()
+                } else {
+                    host.load.request_succeeded()
+                }
+                return Ok(response);
+            }
+            // The upstream closed an idle connection as it was used: nothing was answered, nothing done.
+            Err(End::Peer(..)) if reused && again && !exchange.answered => {
+                conn.closed_by_peer();
+                again = false;
+            }
+            Err(End::Peer(reason)) => {
+                conn.closed_by_peer();
+                host.load.request_failed();
+                return Err(AsyncFailure::Reset(reason.into()));
+            }
+            Err(End::Own(failure)) => {
+                host.load.request_failed();
+                return Err(failure);
+            }
+        }
+    }
+}
+
+async fn connection(cluster: &ThreadLocalCluster, hash: Option<u64>) -> Result<PooledConn, AsyncFailure> {
+    let host = match cluster.choose(&LbContext { hash, ..LbContext::default() }) {
+        Choice::Host(host) => Some(host),
+        Choice::Wait(found) => found.await,
+        Choice::None => None,
+    };
+    let host = host.ok_or(AsyncFailure::NoHealthyHost)?;
+    let failed = |failure: PoolFailure| match failure.reason {
+        PoolFailureReason::Overflow => AsyncFailure::Overflow,
+        PoolFailureReason::NoPool => AsyncFailure::NoHealthyHost,
+        _ => {
+            host.load.request_failed();
+            AsyncFailure::Reset(failure.to_string())
+        }
+    };
+    match cluster.acquire(&host, Priority::Default) {
+        Acquire::Ready(conn) => Ok(conn),
+        Acquire::Pending(mut pending) => poll_fn(|cx| pending.poll(cx)).await.map_err(failed),
+        Acquire::Failed(failure) => Err(failed(failure)),
+    }
+}
+
+/// Why there is no answer.
+enum End {
+    /// The upstream went away.
+    Peer(&'static str),
+    Own(AsyncFailure),
+}
+
+/// One request and its answer on one connection.
+struct Exchange<'r> {
+    head: &'r RequestHead,
+    body: &'r [u8],
+    max: usize,
+    sent: bool,
+    response: ResponseHead,
+    answered: bool,
+    received: BytesMut,
+}
+
+impl<'r> Exchange<'r> {
+    fn new(head: &'r RequestHead, body: &'r Bytes, max: usize) -> Self {
+        let (response, received) = (ResponseHead::default(), BytesMut::new());
+        Self { head, body, max, sent: false, response, answered: false, received }
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        conn: &mut PooledConn,
+        buffers: &Buffers,
+    ) -> Poll<Result<AsyncResponse, End>> {
+        if !self.sent {
+            self.sent = true;
+            let end = self.body.is_empty();
+            conn.send_head(buffers, self.head, end).map_err(|what| {
+                End::Own(AsyncFailure::Reset(format!("the request holds what must not be written: {what}")))
+            })?;
+            if !end {
+                conn.send_data(cx, buffers, self.body, true).map_err(|_| End::Peer("connection termination"))?;
+            }
+        }
+        // What cannot be sent may be explained by an answer that is already there.
+        let flushed = conn.poll_flush(cx, buffers);
+        let mut scratch = buffers.take_scratch();
+        let received = self.poll_received(cx, conn, buffers, &mut scratch);
+        buffers.give_scratch(scratch);
+        match (received, flushed) {
+            (Poll::Pending, Poll::Ready(Err(_))) => Poll::Ready(Err(End::Peer("connection termination"))),
+            (received, _) => received,
+        }
+    }
+
+    fn poll_received(
+        &mut self,
+        cx: &mut Context<'_>,
+        conn: &mut PooledConn,
+        buffers: &Buffers,
+        scratch: &mut [u8],
+    ) -> Poll<Result<AsyncResponse, End>> {
+        while !self.answered {
+            ready!(conn.poll_response(cx, buffers, scratch, &mut self.response)).map_err(failure)?;
+            if self.response.is_interim() {
+                self.response.clear();
+            } else {
+                self.answered = true;
+            }
+        }
+        loop {
+            if conn.response_complete() {
+                return Poll::Ready(Ok(self.finish(None)));
+            }
+            match ready!(conn.poll_body(cx, scratch)).map_err(failure)? {
+                Body::Data(chunk) => {
+                    if self.received.len() + chunk.len() > self.max {
+                        return Poll::Ready(Err(End::Own(AsyncFailure::ResponseTooLarge)));
+                    }
+                    self.received.extend_from_slice(chunk.as_slice());
+                }
+                Body::Trailers(trailers) => return Poll::Ready(Ok(self.finish(Some(trailers)))),
+                Body::End => return Poll::Ready(Ok(self.finish(None))),
+            }
+        }
+    }
+
+    fn finish(&mut self, trailers: Option<nuncio_core::http::HeaderMap>) -> AsyncResponse {
+        let head = std::mem::take(&mut self.response);
+        AsyncResponse { head, body: std::mem::take(&mut self.received).freeze(), trailers }
+    }
+}
+
+fn failure(error: UpstreamError) -> End {
+    match error {
+        UpstreamError::Protocol(what) => End::Own(AsyncFailure::Reset(format!("protocol error: {what}"))),
+        UpstreamError::Closed | UpstreamError::Reset(_) => End::Peer("connection termination"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::testing::{House, Script};
+    use nuncio_api::pb::envoy::config::cluster::v3 as pb;
+    use std::time::Duration;
+
+    fn request(body: &'static str) -> AsyncRequest {
+        let mut head = RequestHead::default();
+        let method = if body.is_empty() { "GET" } else { "POST" };
+        for (name, value) in [(":method", method), (":path", "/v1"), (":authority", "sds")] {
+            head.headers.append(name, value);
+        }
+        let (body, timeout) = (Bytes::from_static(body.as_bytes()), Some(Duration::from_secs(1)));
+        AsyncRequest { head, body, timeout, max_response_bytes: 8, hash: None }
+    }
+
+    impl House {
+        fn call(&self, body: &'static str) -> tokio::task::JoinHandle<Result<AsyncResponse, AsyncFailure>> {
+            tokio::task::spawn_local(ClusterClient::new(&self.clusters).call("c", request(body)))
+        }
+    }
+
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn a_call_brings_the_whole_answer_and_gives_the_connection_back() {
+        let house = House::new(pb::Cluster::default(), 1);
+        let call = house.call("question");
+        let mut far = house.net.next().await;
+        assert_eq!(far.request().await, "POST /v1 HTTP/1.1\r\nhost: sds\r\ncontent-length: 8\r\n\r\n");
+        assert_eq!(far.read(8).await, "question");
+        far.answer("HTTP/1.1 100 Continue\r\n\r\n").await;
+        far.answer("HTTP/1.1 404 Not Found\r\ntransfer-encoding: chunked\r\n\r\n4\r\nnone\r\n0\r\n\r\n").await;
+        let answer = call.await.unwrap().unwrap();
+        assert_eq!((answer.head.status, &*answer.body), (404, &b"none"[..]));
+        let call = house.call("");
+        far.request().await;
+        far.answer("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+        assert_eq!(call.await.unwrap().unwrap().head.status, 200);
+        let names =
+            ["upstream_cx_total", "upstream_rq_total", "upstream_rq_404", "upstream_rq_200", "upstream_rq_active"];
+        assert_eq!(house.stats(names), [1, 2, 1, 1, 0]);
+    }
+
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn failures_are_told_apart() {
+        let house = House::new(pb::Cluster::default(), 1);
+        let client = ClusterClient::new(&house.clusters);
+        assert_eq!(client.call("nobody", request("")).await.unwrap_err(), AsyncFailure::UnknownCluster);
+        house.net.script([Script::Refuse]);
+        let refused = house.call("").await.unwrap().unwrap_err();
+        let text = "remote connection failure: delayed connect error: Connection refused";
+        assert_eq!(refused, AsyncFailure::Reset(text.into()));
+        let call = house.call("");
+        let mut far = house.net.next().await;
+        assert_eq!(call.await.unwrap().unwrap_err(), AsyncFailure::Timeout);
+        far.request().await;
+        far.closed().await;
+        let call = house.call("");
+        let mut far = house.net.next().await;
+        far.answer("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123456789").await;
+        assert_eq!(call.await.unwrap().unwrap_err(), AsyncFailure::ResponseTooLarge);
+        let house = House::new(pb::Cluster::default(), 0);
+        assert_eq!(house.call("").await.unwrap().unwrap_err(), AsyncFailure::NoHealthyHost);
+        assert_eq!(house.stat("upstream_cx_none_healthy"), 1);
+    }
+
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn a_connection_that_closes_as_it_is_used_again_is_tried_anew_once() {
+        let house = House::new(pb::Cluster::default(), 1);
+        let call = house.call("");
+        let mut far = house.net.next().await;
+        far.request().await;
+        far.answer("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+        call.await.unwrap().unwrap();
+        let call = house.call("");
+        far.request().await;
+        drop(far);
+        let mut far = house.net.next().await;
+        far.request().await;
+        far.answer("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+        assert_eq!(call.await.unwrap().unwrap().head.status, 200);
+        // On a new connection it is a failure.
+        drop(far);
+        let call = house.call("");
+        let mut far = house.net.next().await;
+        far.request().await;
+        drop(far);
+        assert_eq!(call.await.unwrap().unwrap_err(), AsyncFailure::Reset("connection termination".into()));
+    }
+}
