@@ -19,6 +19,7 @@ pub mod config;
 mod config_dump;
 mod connection;
 mod counts;
+mod hyper_io;
 mod index;
 mod lifecycle;
 mod listeners;
@@ -41,6 +42,7 @@ pub use config::AdminConfig;
 pub use config_dump::{Configs, pages as config_pages};
 pub use connection::{Limits, Settings, serve};
 pub use counts::AdminStats;
+pub use hyper_io::HyperIo;
 pub use page::{Page, Param, ParamKind};
 pub use request::{Query, Request};
 

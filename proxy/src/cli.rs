@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 
-use crate::extensions;
 use crate::server::options::{Arguments, Options};
-use crate::version;
+use crate::{extensions, logging, server, version};
 
+mod demo;
 mod supported;
 
 /// What the command line asks for.
@@ -21,6 +21,8 @@ pub enum Request {
 
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
+    /// Run three upstreams and the proxy in front of them, and say what to try
+    Demo,
     /// List what is implemented of Envoy's configuration
     Supported(supported::Arguments),
 }
@@ -28,6 +30,7 @@ pub enum Command {
 impl Command {
     pub fn run(self) -> ExitCode {
         match self {
+            Command::Demo => demo::run(),
             Command::Supported(arguments) => supported::run(&arguments, &extensions::standard().support),
         }
     }
@@ -45,6 +48,20 @@ struct CommandLine {
     arguments: Arguments,
     #[command(subcommand)]
     command: Option<Command>,
+}
+
+/// Does what the command line asks for, program name first, until it is done or somebody ends it.
+pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let options = match parse(args) {
+        Ok(Request::Serve(options)) => options,
+        Ok(Request::Command(command)) => return command.run(),
+        Err(code) => return code,
+    };
+    let loggers = logging::init(&options.logging());
+    for warning in &options.warnings {
+        tracing::warn!(target: "main", "{warning}");
+    }
+    server::run(*options, loggers, extensions::standard())
 }
 
 /// Reads the command line, program name first. `Err` says how to exit: everything that had to be said has been.

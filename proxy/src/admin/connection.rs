@@ -7,20 +7,18 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderValue, Method, StatusCode, Version, header};
 use hyper::body::{Body as _, Incoming};
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use nuncio_core::access_log::AccessLog;
-use nuncio_core::net::{Accept, Connected, ConnectionInfo, Io};
+use nuncio_core::net::{Accept, Connected, ConnectionInfo};
 use nuncio_core::time::WallClock;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -28,6 +26,7 @@ use tokio::time::Instant;
 
 use super::answer::Body;
 use super::chunks::{ChunkedBody, Chunks, Patience};
+use super::hyper_io::HyperIo;
 use super::log_record::LogRecord;
 use super::{Admin, AdminStats, Answer, ContentType, Query, Request};
 use crate::calendar::Date;
@@ -139,7 +138,7 @@ async fn connection(connected: Connected, server: Rc<Server>, asked: Rc<Cell<Ins
         .header_read_timeout(server.limits.head)
         .max_buf_size(server.limits.head_bytes)
         .auto_date_header(false)
-        .serve_connection(HyperIo { io, stall: server.limits.render_pause, stalled: None }, service)
+        .serve_connection(HyperIo::new(io, server.limits.render_pause), service)
         .await;
     if let Err(error) = result {
         tracing::debug!("admin connection ended: {error}");
@@ -269,47 +268,6 @@ impl Server {
             drop(turn);
         });
         (status, content_type, parts)
-    }
-}
-
-// === The socket as hyper wants it ===
-
-/// A write that makes no progress for a while ends the connection.
-struct HyperIo {
-    io: Io,
-    stall: Duration,
-    stalled: Option<Pin<Box<tokio::time::Sleep>>>,
-}
-
-impl Read for HyperIo {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        let mut scratch = [0; 4096];
-        let room = buf.remaining().min(scratch.len());
-        let read = ready!(self.io.poll_read(cx, &mut scratch[..room]))?;
-        buf.put_slice(&scratch[..read]);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Write for HyperIo {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        if let Poll::Ready(result) = this.io.poll_write(cx, buf) {
-            this.stalled = None;
-            return Poll::Ready(result);
-        }
-        let stall = this.stall;
-        let sleep = this.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall)));
-        ready!(sleep.as_mut().poll(cx));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_shutdown(cx)
     }
 }
 

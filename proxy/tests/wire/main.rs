@@ -1,6 +1,7 @@
 //! The proxy over real sockets: what only the kernel can show. Real clock, free ports, no sleeps.
 
 mod admin;
+mod demo;
 mod listeners;
 mod running;
 mod tcp_proxy;
