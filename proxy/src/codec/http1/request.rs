@@ -20,6 +20,8 @@ pub(crate) struct ParsedRequest {
     pub(crate) keep_alive: bool,
     pub(crate) expects_continue: bool,
     pub(crate) method: MethodKind,
+    /// An upgrade or CONNECT: what follows the head is not HTTP.
+    pub(crate) wants_tunnel: bool,
     /// Fields that `headers_with_underscores_action` dropped.
     pub(crate) dropped_underscores: u16,
 }
@@ -312,6 +314,7 @@ fn read_fields(
         keep_alive: keep_alive && !special.proxy_close,
         expects_continue: special.expects_continue && line.version == Version::Http11,
         method: MethodKind::of(line.method),
+        wants_tunnel: special.is_upgrade() || line.method == b"CONNECT",
         dropped_underscores: special.underscores,
     })
 }

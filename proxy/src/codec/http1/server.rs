@@ -32,6 +32,8 @@ pub struct ServerConn {
     dropped_underscores: u16,
     answering: Answering,
     keep_alive: bool,
+    /// The request asked for a tunnel: behind any other answer nothing is read as a request.
+    wants_tunnel: bool,
     expects_continue: bool,
     head_sent: bool,
     closing: bool,
@@ -50,6 +52,7 @@ impl ServerConn {
             dropped_underscores: 0,
             answering: Answering::default(),
             keep_alive: true,
+            wants_tunnel: false,
             expects_continue: false,
             head_sent: false,
             closing: false,
@@ -118,6 +121,7 @@ impl ServerConn {
         self.dropped_underscores = parsed.dropped_underscores;
         self.answering = Answering { method: parsed.method, version: head.version };
         self.keep_alive = parsed.keep_alive;
+        self.wants_tunnel = parsed.wants_tunnel;
         self.expects_continue = parsed.expects_continue;
         self.head_sent = false;
     }
@@ -224,10 +228,10 @@ impl ServerConn {
     }
 
     /// Buffers a response's head. `end`: no body follows. `close`: nothing may follow on this
-    /// connection. It also closes if the client asked for that, if the request has not arrived to
-    /// its end, and if only closing can end the body.
+    /// connection. It also closes if the client asked for that or for a tunnel, if the request has
+    /// not arrived to its end, and if only closing can end the body.
     pub fn send_head(&mut self, buffers: &Buffers, head: &ResponseHead, end: bool, close: bool) {
-        let close = close || self.closing || !self.keep_alive || !self.request_arrived();
+        let close = close || self.closing || self.wants_tunnel || !self.keep_alive || !self.request_arrived();
         self.put_head(buffers, head, end, close, false);
     }
 

@@ -81,6 +81,20 @@ fn r20_what_follows_an_upgrade_request_is_handed_over_and_not_parsed() {
 }
 
 #[test]
+fn r20_and_r22_a_refused_upgrade_or_connect_closes_and_what_follows_is_no_request() {
+    for head in [
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\n",
+        "CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n",
+    ] {
+        let bytes = format!("{head}GET /smug HTTP/1.1\r\nHost: a\r\n\r\n");
+        let mut s = Server::new(ServerOptions::default(), &[bytes.as_bytes()]);
+        assert!(matches!(s.request(), Poll::Ready(Ok(Some(())))));
+        assert_eq!(s.answer(403, ""), "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        assert!(!s.conn.reusable_after_response());
+    }
+}
+
+#[test]
 fn f17_a_final_answer_instead_of_continue_closes() {
     let bytes = b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
     let mut s = Server::new(ServerOptions::default(), &[bytes]);
