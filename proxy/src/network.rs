@@ -9,6 +9,7 @@ mod echo;
 pub mod tcp_proxy;
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -19,6 +20,7 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::{ConnectionInfo, Io};
+use nuncio_core::stream_info::StreamInfo;
 use tokio::task::AbortHandle;
 
 use crate::lifecycle::Drain;
@@ -32,8 +34,24 @@ pub struct Connection {
     pub preread: Vec<u8>,
     /// Whether the listener wants its connections to end.
     pub drain: Rc<Drain>,
+    /// For the listener's own log, if it has one.
+    pub record: Option<Rc<ConnectionRecord>>,
     /// Whatever must live as long as the connection: gauges, connection permits.
     pub guards: Box<dyn Any>,
+}
+
+/// What the terminal filter knows of a connection when it ends: the listener's own log shows it.
+#[derive(Default)]
+pub struct ConnectionRecord(RefCell<Option<StreamInfo>>);
+
+impl ConnectionRecord {
+    pub fn set(&self, info: StreamInfo) {
+        *self.0.borrow_mut() = Some(info);
+    }
+
+    pub fn take(&self) -> Option<StreamInfo> {
+        self.0.borrow_mut().take()
+    }
 }
 
 /// What a listener tells the filters of its chains; Envoy's noun.

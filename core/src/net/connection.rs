@@ -14,7 +14,7 @@ use crate::stream_info::FilterState;
 /// worker that accepted it; listener filters complete it before any filter chain is chosen.
 #[derive(Debug)]
 pub struct ConnectionInfo {
-    /// Process-wide number, from 1; Envoy's `%CONNECTION_ID%`.
+    /// Process-wide number, from 0; Envoy's `%CONNECTION_ID%`.
     pub id: u64,
     /// The peer as the connection's source is understood now (PROXY protocol may restore it).
     pub remote: Address,

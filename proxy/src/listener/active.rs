@@ -8,13 +8,15 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use nuncio_core::access_log::{AccessLog, LogContext};
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::{Accept, Connected, ConnectionInfo, ConnectionTimings};
 use nuncio_core::stats::lists::listener as names;
 use nuncio_core::stats::lists::listener::{Listener, PerWorker, Times};
 use nuncio_core::stats::{GaugeGuard, Stats};
+use nuncio_core::stream_info::{ResponseFlag, ResponseFlags, StreamInfo};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -24,7 +26,7 @@ use crate::lifecycle::{Drain, DrainStrategy, Lifecycle};
 use crate::net::accept::descriptor;
 use crate::net::limits::DescriptorLimit;
 use crate::net::{Acceptor, ListeningSocket};
-use crate::network::Connection;
+use crate::network::{Connection, ConnectionRecord};
 use crate::upstream::Worker;
 
 /// How long a loop rests that cannot accept: from the first, doubled up to the second.
@@ -60,6 +62,7 @@ struct Serving {
     name: Arc<str>,
     metadata: Arc<Metadata>,
     chains: FilterChains<FilterChain>,
+    logs: Rc<[Box<dyn AccessLog>]>,
     counts: Rc<Counts>,
     drain: Rc<Drain>,
 }
@@ -83,6 +86,7 @@ struct Accepted {
     counts: Rc<Counts>,
     slot: u32,
     since: Instant,
+    _log: Option<Box<LogAtEnd>>,
     _active: GaugeGuard<Listener>,
     _on_worker: GaugeGuard<PerWorker>,
 }
@@ -152,6 +156,7 @@ impl Serving {
             Drain::new(policy.lifecycle.clone(), config.drain_with_health, policy.drain_strategy, policy.drain_time);
         Self {
             chains: config.chains.instantiate(worker),
+            logs: config.logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
             worker: worker.clone(),
             policy: policy.clone(),
             name: config.name().into(),
@@ -210,6 +215,21 @@ impl Serving {
         .await
     }
 
+    fn log_end(&self, info: &Rc<ConnectionInfo>, since: Instant) -> Option<Box<LogAtEnd>> {
+        if self.logs.is_empty() {
+            return None;
+        }
+        Some(Box::new(LogAtEnd {
+            worker: self.worker.clone(),
+            logs: self.logs.clone(),
+            connection: info.clone(),
+            since,
+            since_wall: self.worker.context.clock.now(),
+            flags: ResponseFlags::default(),
+            record: Rc::default(),
+        }))
+    }
+
     fn accepted(&self, connected: Connected, acceptor: &impl Accept) -> io::Result<()> {
         if descriptor(&connected.io).is_some_and(|fd| self.policy.descriptors.is_reserve(fd)) {
             self.counts.listener.inc(names::DOWNSTREAM_CX_OVERFLOW);
@@ -223,32 +243,56 @@ impl Serving {
         info.listener_metadata = Some(self.metadata.clone());
         let since = Instant::now();
         info.timings = ConnectionTimings { begin: Some(since), ..ConnectionTimings::default() }.into();
-        self.counts.listener.inc(names::DOWNSTREAM_CX_TOTAL);
-        self.counts.per_worker.inc(names::WORKER_CX_TOTAL);
         let Some(chain) = self.chains.find(&info) else {
             self.counts.listener.inc(names::NO_FILTER_CHAIN_MATCH);
+            let mut log = self.log_end(&Rc::new(info), since);
+            if let Some(log) = &mut log {
+                log.flags.insert(ResponseFlag::NoRouteFound);
+            }
             return Ok(());
         };
         info.filter_chain_name = Some(chain.name.clone());
-        let Some(filter) = &chain.terminal else { return Ok(()) };
+        let info = Rc::new(info);
+        let log = self.log_end(&info, since);
+        let record = log.as_ref().map(|log| log.record.clone());
         let slot = self.counts.connections.borrow_mut().reserve();
-        let accepted = Accepted {
-            counts: self.counts.clone(),
-            slot,
-            since,
-            _active: self.counts.listener.gauge(names::DOWNSTREAM_CX_ACTIVE),
-            _on_worker: self.counts.per_worker.gauge(names::WORKER_CX_ACTIVE),
-        };
+        let accepted = self.counts.accepted(slot, since, log);
+        let Some(filter) = &chain.terminal else { return Ok(()) };
         let guards: Box<dyn Any> = Box::new(accepted);
-        let task = filter.serve(Connection {
-            io,
-            info: Rc::new(info),
-            preread: Vec::new(),
-            drain: self.drain.clone(),
-            guards,
-        });
+        let drain = self.drain.clone();
+        let task = filter.serve(Connection { io, info, preread: Vec::new(), drain, record, guards });
         self.counts.connections.borrow_mut().started(slot, task);
         Ok(())
+    }
+}
+
+/// A connection's line in the listener's own logs, written when it is dropped.
+struct LogAtEnd {
+    worker: Rc<Worker>,
+    logs: Rc<[Box<dyn AccessLog>]>,
+    connection: Rc<ConnectionInfo>,
+    since: Instant,
+    since_wall: SystemTime,
+    flags: ResponseFlags,
+    record: Rc<ConnectionRecord>,
+}
+
+impl Drop for LogAtEnd {
+    fn drop(&mut self) {
+        let mut info = self.record.take().unwrap_or_else(|| StreamInfo::new(self.since_wall, self.since));
+        if !self.flags.is_empty() {
+            info.flags = self.flags;
+        }
+        info.timings.end = Some(Instant::now());
+        if self.flags.contains(ResponseFlag::NoRouteFound) {
+            info.set_details("filter_chain_not_found");
+        }
+        let context = LogContext {
+            connection: Some(&self.connection),
+            rng: Some(&self.worker.context.rng),
+            ..LogContext::new(&info)
+        };
+        self.logs.iter().for_each(|log| log.log(&context));
     }
 }
 
@@ -258,6 +302,23 @@ fn is_of_one_connection(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
     )
+}
+
+// === impl Counts ===
+
+impl Counts {
+    fn accepted(self: &Rc<Self>, slot: u32, since: Instant, log: Option<Box<LogAtEnd>>) -> Accepted {
+        self.listener.inc(names::DOWNSTREAM_CX_TOTAL);
+        self.per_worker.inc(names::WORKER_CX_TOTAL);
+        Accepted {
+            counts: self.clone(),
+            slot,
+            since,
+            _log: log,
+            _active: self.listener.gauge(names::DOWNSTREAM_CX_ACTIVE),
+            _on_worker: self.per_worker.gauge(names::WORKER_CX_ACTIVE),
+        }
+    }
 }
 
 // === impl Connections ===

@@ -6,6 +6,7 @@ use nuncio_api::pb::envoy::config::core::v3 as core;
 use nuncio_api::pb::envoy::config::listener::v3::{self as pb, FilterChain};
 use nuncio_api::support::Entry;
 use nuncio_api::supports;
+use nuncio_core::access_log::AccessLogConfig;
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::metadata::Metadata;
@@ -13,6 +14,7 @@ use nuncio_core::net::Address;
 use nuncio_core::stats::{ScopeId, lists};
 
 use super::filter_chain::{FilterChainConfig, FilterChains};
+use crate::access_log;
 use crate::net::{BindOptions, options};
 use crate::network::{ListenerInfo, NetworkFilters, TrafficDirection};
 
@@ -20,7 +22,7 @@ supports!(LISTENER = "envoy.config.listener.v3.Listener" {
     name, address, additional_addresses, stat_prefix, filter_chains, default_filter_chain,
     per_connection_buffer_limit_bytes, metadata, drain_type, transparent, freebind, socket_options,
     tcp_fast_open_queue_length, traffic_direction, enable_reuse_port, tcp_backlog_size,
-    max_connections_to_accept_per_socket_event, bind_to_port, tcp_keepalive
+    max_connections_to_accept_per_socket_event, bind_to_port, tcp_keepalive, access_log
 } noop {
     listener_filters_timeout: "there are no listener filters that could take so long",
     continue_on_listener_filters_timeout: "there are no listener filters that could take so long",
@@ -99,6 +101,8 @@ pub struct ListenerConfig {
     pub drain_with_health: bool,
     /// `max_connections_to_accept_per_socket_event`; Envoy takes all that wait.
     pub accepts_per_event: u32,
+    /// Told of every connection when it ends.
+    pub logs: Vec<Arc<dyn AccessLogConfig>>,
     pub scope: ScopeId,
     /// One for each worker.
     pub worker_scopes: Vec<ScopeId>,
@@ -150,6 +154,10 @@ impl ListenerConfig {
             errors.extend(e);
             FilterChains::default()
         });
+        let logs = access_log::check(&message.access_log, context).unwrap_or_else(|e| {
+            errors.extend(e);
+            Vec::new()
+        });
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -166,6 +174,7 @@ impl ListenerConfig {
                 .max_connections_to_accept_per_socket_event
                 .as_ref()
                 .map_or(u32::MAX, |v| v.value.max(1)),
+            logs,
             scope,
             worker_scopes: (0..sockets.workers).map(worker).collect(),
         })

@@ -46,7 +46,7 @@ supports!(WEIGHT = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.Weigh
     name, weight
 });
 supports!(LOG_OPTIONS = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.TcpAccessLogOptions" {
-    access_log_flush_interval, flush_access_log_on_connected
+    access_log_flush_interval, flush_access_log_on_connected, flush_access_log_on_start
 });
 supports!(HASH_POLICY = "envoy.type.v3.HashPolicy" { source_ip });
 supports!(SOURCE_IP = "envoy.type.v3.HashPolicy.SourceIp" {});
@@ -68,6 +68,7 @@ struct Config {
     /// And how much longer by chance, in percent.
     max_duration: Option<(Duration, f64)>,
     max_connect_attempts: u32,
+    log_on_start: bool,
     log_on_connected: bool,
     log_interval: Option<Duration>,
     logs: Vec<Arc<dyn AccessLogConfig>>,
@@ -166,6 +167,7 @@ impl Config {
             },
             max_duration: message.max_downstream_connection_duration.as_ref().map(|d| (duration(d), jitter)),
             max_connect_attempts: message.max_connect_attempts.as_ref().map_or(1, |v| v.value),
+            log_on_start: options.is_some_and(|o| o.flush_access_log_on_start),
             log_on_connected: options.map_or(old_on_connected, |o| o.flush_access_log_on_connected),
             log_interval: interval.map(duration),
             logs,

@@ -34,13 +34,13 @@ impl Worker {
     }
 }
 
-/// Numbers connections of the whole process, downstream and upstream alike, from 1 as Envoy does.
+/// Numbers connections of the whole process, downstream, upstream and admin alike, from 0 as Envoy does.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionIds(Arc<AtomicU64>);
 
 impl ConnectionIds {
     pub fn next(&self) -> u64 {
-        self.0.fetch_add(1, Relaxed) + 1
+        self.0.fetch_add(1, Relaxed)
     }
 }
 

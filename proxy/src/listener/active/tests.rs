@@ -90,6 +90,7 @@ impl Bench {
             chains: FilterChains::default(),
             drain_with_health: true,
             accepts_per_event: u32::MAX,
+            logs: Vec::new(),
             scope,
             worker_scopes: vec![worker_scope],
         };

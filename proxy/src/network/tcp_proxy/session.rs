@@ -3,6 +3,7 @@
 //! The task is one hand-written future. It has one timer, for whatever is due next, which is set
 //! anew only when it fires: activity only notes its moment.
 
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::SystemTime;
 
 use futures_util::future::LocalBoxFuture;
 use nuncio_core::access_log::{LogContext, LogType};
+use nuncio_core::net::connection::CloseType;
 use nuncio_core::net::{Address, Io};
 use nuncio_core::stats::lists::{cluster, tcp};
 use nuncio_core::stream_info::{ResponseFlag, ResponseFlags, StreamInfo};
@@ -78,6 +80,8 @@ struct Record {
     upstream: Option<(u64, Option<Address>)>,
     transport_failure: Arc<str>,
     connect: (Option<Instant>, Option<Instant>),
+    host_close: CloseType,
+    host_close_reason: Option<&'static str>,
     /// From the client and to it; to the host and from it.
     received: u64,
     sent: u64,
@@ -89,10 +93,10 @@ struct Record {
 enum Ended {
     /// Both sides said so.
     Done,
-    /// Before there was a host; the flags tell.
-    NoHost,
-    Client,
-    Host(std::io::Error),
+    /// Before there was a host; Envoy's words for the close, and the flags tell more.
+    NoHost(&'static str),
+    Client(io::Error),
+    Host(io::Error),
     Idle,
     MaxDuration,
 }
@@ -122,12 +126,17 @@ impl Session {
             upstream: None,
             transport_failure: "".into(),
             connect: (None, None),
+            host_close: CloseType::Normal,
+            host_close_reason: None,
             received: 0,
             sent: 0,
             wire_sent: 0,
             wire_to_host: 0,
         };
         let parts = Parts { proxy, connection, state: State::Begin, record, max_due, log_due, idle_due: None };
+        if parts.proxy.config.log_on_start {
+            parts.log(LogType::TcpConnectionStart);
+        }
         Self { parts, timer }
     }
 }
@@ -278,7 +287,13 @@ impl Parts {
 
     fn no_host(&mut self, flag: ResponseFlag) -> Ended {
         self.record.flags.insert(flag);
-        Ended::NoHost
+        // The numbers, and the spelling, are Envoy's.
+        Ended::NoHost(match flag {
+            ResponseFlag::NoHealthyUpstream => "tcp_initializion_failure:1",
+            ResponseFlag::UpstreamOverflow => "tcp_initializion_failure:2",
+            ResponseFlag::NoClusterFound => "tcp_initializion_failure:3",
+            _ => "tcp_initializion_failure:0",
+        })
     }
 
     fn relay(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
@@ -298,7 +313,7 @@ impl Parts {
         }
         self.account(&up, &down);
         match (first, second) {
-            (Err(Failed::Reading(_)), _) | (_, Err(Failed::Writing(_))) => Poll::Ready(Ended::Client),
+            (Err(Failed::Reading(e)), _) | (_, Err(Failed::Writing(e))) => Poll::Ready(Ended::Client(e)),
             (Err(Failed::Writing(e)), _) | (_, Err(Failed::Reading(e))) => Poll::Ready(Ended::Host(e)),
             (Ok(()), Ok(())) if done => Poll::Ready(Ended::Done),
             (Ok(()), Ok(())) => Poll::Pending,
@@ -329,25 +344,38 @@ impl Parts {
 
     fn end(&mut self, ended: Ended) {
         let stats = &self.proxy.stats;
+        let client = &self.connection.info;
         match ended {
-            Ended::Done | Ended::NoHost => {}
+            Ended::Done => {}
+            Ended::NoHost(reason) => *client.local_close_reason.borrow_mut() = Some(reason.into()),
             // What the other side has may not be all there was: it must not look like the end.
-            Ended::Client => {
+            Ended::Client(error) => {
+                if error.kind() == io::ErrorKind::ConnectionReset {
+                    client.close_type.set(CloseType::RemoteReset);
+                }
                 if let State::Relaying(relay) = &mut self.state {
                     relay.io.abort();
                 }
             }
             Ended::Host(error) => {
-                if error.kind() == std::io::ErrorKind::ConnectionReset {
+                if error.kind() == io::ErrorKind::ConnectionReset {
                     self.record.flags.insert(ResponseFlag::UpstreamRemoteReset);
+                    self.record.host_close = CloseType::RemoteReset;
+                    client.close_type.set(CloseType::LocalReset);
                 }
                 if let State::Relaying(relay) = &mut self.state {
                     relay.guard.closed_by_peer();
                 }
                 self.connection.io.abort();
             }
-            Ended::Idle => stats.inc(tcp::IDLE_TIMEOUT),
+            Ended::Idle => {
+                self.record.host_close_reason = Some("tcp_session_idle_timeout");
+                *client.local_close_reason.borrow_mut() = Some("tcp_session_idle_timeout".into());
+                stats.inc(tcp::IDLE_TIMEOUT);
+            }
             Ended::MaxDuration => {
+                self.record.host_close_reason = Some("max_connection_duration_reached");
+                *client.local_close_reason.borrow_mut() = Some("max_connection_duration_reached".into());
                 self.record.flags.insert(ResponseFlag::DurationTimeout);
                 stats.inc(tcp::MAX_DOWNSTREAM_CONNECTION_DURATION);
             }
@@ -359,6 +387,9 @@ impl Parts {
     fn finish(&mut self) {
         if !matches!(std::mem::replace(&mut self.state, State::Over), State::Over) {
             self.log(LogType::TcpConnectionEnd);
+            if let Some(record) = &self.connection.record {
+                record.set(self.record.stream_info(LogType::TcpConnectionEnd));
+            }
         }
     }
 
@@ -398,6 +429,8 @@ impl Record {
         info.upstream_wire_bytes_sent = self.wire_to_host;
         info.upstream_wire_bytes_received = self.sent;
         info.attempt_count = self.attempts;
+        info.upstream_close_type = Some(self.host_close);
+        info.upstream_local_close_reason = self.host_close_reason.map(Into::into);
         info.upstream_host = self.host.clone();
         info.upstream_cluster = self.cluster.clone();
         if let Some((id, local)) = &self.upstream {

@@ -101,6 +101,7 @@ impl Bench {
             info: Rc::new(ConnectionInfo::new(1, address(1), address(2))),
             preread: Vec::new(),
             drain: Rc::new(drain),
+            record: None,
             guards: Box::new(()),
         });
         (client, task)
@@ -232,11 +233,11 @@ async fn without_a_host_the_flag_says_why() {
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
-async fn a_log_line_comes_when_connected_at_each_interval_and_at_the_end() {
+async fn a_log_line_comes_at_the_start_when_connected_at_each_interval_and_at_the_end() {
     let options = pb::tcp_proxy::TcpAccessLogOptions {
         access_log_flush_interval: millis(200),
         flush_access_log_on_connected: true,
-        ..Default::default()
+        flush_access_log_on_start: true,
     };
     let bench = Bench::with_hosts(&pb::TcpProxy { access_log_options: Some(options), ..to_cluster("c") }, 1);
     let (client, _) = bench.connect();
@@ -246,7 +247,7 @@ async fn a_log_line_comes_when_connected_at_each_interval_and_at_the_end() {
     drop((client, host));
     settle().await;
     let kinds: Vec<_> = bench.lines().iter().map(|l| l.rsplit(' ').next().unwrap().to_owned()).collect();
-    assert_eq!(kinds, ["TcpUpstreamConnected", "TcpPeriodic", "TcpPeriodic", "TcpConnectionEnd"]);
+    assert_eq!(kinds, ["TcpConnectionStart", "TcpUpstreamConnected", "TcpPeriodic", "TcpPeriodic", "TcpConnectionEnd"]);
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
