@@ -638,7 +638,7 @@ fn plain(name: &str) -> Option<Operator> {
 
 fn hostname() -> Box<[u8]> {
     use std::os::unix::ffi::OsStringExt;
-    nix::unistd::gethostname().map_or(b"-".to_vec(), OsStringExt::into_vec).into()
+    crate::net::hostname().map_or(b"-".to_vec(), OsStringExt::into_vec).into()
 }
 
 fn count(name: &str) -> Option<Count> {

@@ -1,8 +1,13 @@
-//! This machine's own addresses.
+//! This machine's own addresses and name.
 
 use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
+
+/// The name of this host, as the system has it.
+pub fn hostname() -> Option<std::ffi::OsString> {
+    nix::unistd::gethostname().ok()
+}
 
 /// The first address of an interface that is up and no loopback, IPv4 before IPv6: what a loopback
 /// peer is called in `x-forwarded-for`.

@@ -1,0 +1,174 @@
+//! Keeps the house in order: import directions, one home per foreign library, where `unsafe` may
+//! stand, and that every file says what it is for. A rule that is broken for a reason is changed
+//! here, with the reason.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The layers of `proxy/src`, lowest first: a layer imports only itself and what stands before it.
+/// A pair in one row may import each other's rows before it, not each other.
+const LAYERS: &[&[&str]] = &[
+    &["version", "calendar"],
+    &["lifecycle", "logging", "stats_sink"],
+    &["net"],
+    &["tls"],
+    &["codec"],
+    &["format"],
+    &["access_log"],
+    &["upstream"],
+    &["network"],
+    &["http"],
+    &["listener"],
+    &["admin"],
+    &["extensions"],
+    &["server"],
+    &["cli"],
+];
+
+/// Foreign libraries and the folders (from the workspace's root) that may name them.
+const HOMES: &[(&str, &[&str])] = &[
+    ("httparse", &["proxy/src/codec"]),
+    ("h2", &["proxy/src/codec", "testkit", "benches"]),
+    ("hyper", &["proxy/src/admin", "proxy/src/cli", "discovery/src/sds_server", "authz/src/demo_server", "testkit", "benches", "proxy/tests"]),
+    ("rustls", &["proxy/src/tls", "testkit"]),
+    ("socket2", &["proxy/src/net", "proxy/tests"]),
+    ("nix", &["proxy/src/net", "proxy/tests", "benches"]),
+    ("hickory_resolver", &["discovery/src/dns"]),
+    ("envoy_types", &["api"]),
+    ("saphyr_parser", &["api"]),
+    ("prost_reflect", &["api"]),
+    ("anyhow", &["proxy/src/main.rs", "benches"]),
+];
+
+/// The only files with `unsafe` code.
+const UNSAFE: &[&str] = &["proxy/src/net/sys.rs"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is in the workspace").to_owned()
+}
+
+/// Every Rust file of the workspace with its path from the root, target folders aside.
+fn sources() -> Vec<(String, String)> {
+    fn walk(dir: &Path, out: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if path.is_dir() && name != "target" && !name.starts_with('.') && name != "corpus" {
+                walk(&path, out);
+            } else if name.ends_with(".rs") {
+                out.push(path);
+            }
+        }
+    }
+    let mut files = Vec::new();
+    walk(&root(), &mut files);
+    files
+        .into_iter()
+        .map(|path| {
+            let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+            (name, fs::read_to_string(path).unwrap())
+        })
+        .collect()
+}
+
+/// Code lines only: comments and what is inside `mod tests { … }` at the end of a file do not count.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().take_while(|line| *line != "#[cfg(test)]").filter(|line| !line.trim_start().starts_with("//"))
+}
+
+fn report(problems: Vec<String>) {
+    assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
+}
+
+#[test]
+fn imports_point_down() {
+    let rank = |layer: &str| LAYERS.iter().position(|row| row.contains(&layer));
+    let mut problems = Vec::new();
+    for (name, text) in sources() {
+        let Some(inside) = name.strip_prefix("proxy/src/") else { continue };
+        let layer = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+        if matches!(layer, "lib" | "main") || inside.ends_with("tests.rs") {
+            continue;
+        }
+        let Some(own) = rank(layer) else {
+            problems.push(format!("{name}: layer `{layer}` has no place in LAYERS"));
+            continue;
+        };
+        for line in code(&text) {
+            for part in line.split("crate::").skip(1) {
+                let used: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                match rank(&used) {
+                    Some(other) if other > own || (other == own && used != layer) => {
+                        problems.push(format!("{name}: `{layer}` imports `{used}`, which is not below it"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn each_foreign_library_has_one_home() {
+    let mut problems = Vec::new();
+    for (name, text) in sources() {
+        for (library, homes) in HOMES {
+            let tests = name.ends_with("tests.rs") || name.ends_with("testing.rs") || name.ends_with("guard.rs");
+            if tests || homes.iter().any(|home| name.starts_with(home)) || name.contains("/fuzz/") {
+                continue;
+            }
+            let used = code(&text).any(|line| {
+                line.match_indices(&format!("{library}::")).any(|(at, _)| {
+                    let before = line[..at].chars().next_back();
+                    !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':')
+                })
+            });
+            if used {
+                problems.push(format!("{name}: names `{library}`, whose home is {}", homes.join(", ")));
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn core_opens_no_socket_reads_no_file_and_spawns_no_task() {
+    let mut problems = Vec::new();
+    for (name, text) in sources().iter().filter(|(name, _)| name.starts_with("core/src/")) {
+        for banned in ["tokio::fs", "std::fs", "spawn_local", "TcpListener", "TcpStream::connect", "UdpSocket", "std::thread"] {
+            if code(text).any(|line| line.contains(banned)) {
+                problems.push(format!("{name}: `{banned}` has no place in core"));
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn unsafe_code_stands_in_one_place() {
+    let mut problems = Vec::new();
+    for (name, text) in sources() {
+        let allowed = UNSAFE.contains(&name.as_str()) || name.contains("/tests/") || name.contains("benches/");
+        if !allowed && code(&text).any(|line| line.contains("unsafe ") || line.contains("allow(unsafe_code)")) {
+            problems.push(format!("{name}: unsafe code"));
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    let mut problems = Vec::new();
+    for (name, text) in sources() {
+        // The tests of a file are introduced by that file.
+        if name.ends_with("/tests.rs") {
+            continue;
+        }
+        let head = text.lines().find(|line| !line.starts_with("#!"));
+        if !head.is_some_and(|line| line.starts_with("//!")) {
+            problems.push(format!("{name}: does not begin with `//!`"));
+        }
+    }
+    report(problems);
+}
