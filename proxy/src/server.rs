@@ -35,8 +35,7 @@ use options::Mode;
 /// Does what the command line asks for, until it is done or somebody ends it.
 pub fn run(options: Options, loggers: Arc<Loggers>, extensions: Extensions) -> ExitCode {
     let mode = options.mode;
-    let assembled = bootstrap::load(&options, &extensions).and_then(|l| bootstrap::assemble(l, options, extensions));
-    let assembly = match assembled {
+    let assembly = match bootstrap::check(options, extensions) {
         Ok(assembly) => assembly,
         Err(problems) => {
             problems.iter().for_each(|problem| eprintln!("{problem}"));

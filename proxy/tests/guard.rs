@@ -29,7 +29,18 @@ const LAYERS: &[&[&str]] = &[
 const HOMES: &[(&str, &[&str])] = &[
     ("httparse", &["proxy/src/codec"]),
     ("h2", &["proxy/src/codec", "testkit", "benches"]),
-    ("hyper", &["proxy/src/admin", "proxy/src/cli", "discovery/src/sds_server", "authz/src/demo_server", "testkit", "benches", "proxy/tests"]),
+    (
+        "hyper",
+        &[
+            "proxy/src/admin",
+            "proxy/src/cli",
+            "discovery/src/sds_server",
+            "authz/src/demo_server",
+            "testkit",
+            "benches",
+            "proxy/tests",
+        ],
+    ),
     ("rustls", &["proxy/src/tls", "testkit"]),
     ("socket2", &["proxy/src/net", "proxy/tests"]),
     ("nix", &["proxy/src/net", "proxy/tests", "benches"]),
@@ -136,7 +147,9 @@ fn each_foreign_library_has_one_home() {
 fn core_opens_no_socket_reads_no_file_and_spawns_no_task() {
     let mut problems = Vec::new();
     for (name, text) in sources().iter().filter(|(name, _)| name.starts_with("core/src/")) {
-        for banned in ["tokio::fs", "std::fs", "spawn_local", "TcpListener", "TcpStream::connect", "UdpSocket", "std::thread"] {
+        for banned in
+            ["tokio::fs", "std::fs", "spawn_local", "TcpListener", "TcpStream::connect", "UdpSocket", "std::thread"]
+        {
             if code(text).any(|line| line.contains(banned)) {
                 problems.push(format!("{name}: `{banned}` has no place in core"));
             }

@@ -85,6 +85,26 @@ pub fn load(options: &Options, extensions: &Extensions) -> Result<LoadedBootstra
     )
 }
 
+/// From the command line to checked objects. Everything that is wrong, at once: where something is
+/// not implemented, the rest is still read for what else is wrong with it.
+pub fn check(mut options: Options, extensions: Extensions) -> Result<Assembly, Vec<Diagnostic>> {
+    let mut problems = match load(&options, &extensions) {
+        Ok(loaded) => return assemble(loaded, options, extensions),
+        Err(problems) => problems,
+    };
+    options.allow_unsupported = true;
+    if let Ok(loaded) = load(&options, &extensions)
+        && let Err(more) = assemble(loaded, options, extensions)
+    {
+        let known = |d: &Diagnostic| d.text.starts_with("Didn't find a registered implementation");
+        let told = |d: &Diagnostic| problems.iter().any(|p| p.line == d.line && p.text == d.text);
+        let more: Vec<_> = more.into_iter().filter(|d| d.is_error() && !known(d) && !told(d)).collect();
+        problems.extend(more);
+        problems.sort_by_key(|d| (d.file.clone(), d.line, d.column));
+    }
+    Err(problems)
+}
+
 /// An error without a place.
 fn plain(text: &str) -> Diagnostic {
     Diagnostic {

@@ -15,7 +15,9 @@ supports!(CONFIG = "envoy.config.metrics.v3.StatsConfig" {
 supports!(TAG = "envoy.config.metrics.v3.TagSpecifier" { tag_name, regex, fixed_value });
 supports!(MATCHER = "envoy.config.metrics.v3.StatsMatcher" { reject_all, exclusion_list, inclusion_list });
 supports!(LIST = "envoy.type.matcher.v3.ListStringMatcher" { patterns });
-supports!(BUCKETS = "envoy.config.metrics.v3.HistogramBucketSettings" { r#match, buckets });
+supports!(BUCKETS = "envoy.config.metrics.v3.HistogramBucketSettings" { r#match, buckets } noop {
+    bins: "buckets are fixed bounds here"
+});
 
 /// What is honoured of the messages read here.
 pub static SUPPORTED: &[&Entry] = &[&CONFIG, &TAG, &MATCHER, &LIST, &BUCKETS];

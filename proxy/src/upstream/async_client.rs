@@ -67,8 +67,8 @@ async fn call(cluster: &ThreadLocalCluster, mut request: AsyncRequest) -> Result
             Ok(response) => {
                 conn.release();
                 let stats = cluster.stats();
-                stats.codes.charge(response.head.status);
-                stats.response_time.record(stat::UPSTREAM_RQ_TIME, begun.elapsed().as_millis() as u64);
+                stats.charge(response.head.status, true);
+                stats.charge_time(begun.elapsed().as_millis() as u64, true);
                 if response.head.status >= 500 {
                     host.load.request_failed()
                 } else {

@@ -113,8 +113,12 @@ pub struct ClusterStats {
     pub retries: Stats<Retries>,
     pub rare: Stats<Rare>,
     pub load_balancer: Stats<LbStats>,
-    pub codes: CodeStats,
-    pub response_time: Stats<ResponseTime>,
+    codes: CodeStats,
+    codes_internal: CodeStats,
+    codes_external: CodeStats,
+    response_time: Stats<ResponseTime>,
+    response_time_internal: Stats<ResponseTime>,
+    response_time_external: Stats<ResponseTime>,
 }
 
 impl ClusterStats {
@@ -127,8 +131,27 @@ impl ClusterStats {
             rare: Stats::new(worker, scope),
             load_balancer: Stats::new(worker, scope),
             codes: CodeStats::new(worker, scope, Codes::Cluster),
+            codes_internal: CodeStats::new(worker, scope, Codes::Internal),
+            codes_external: CodeStats::new(worker, scope, Codes::External),
             response_time: Stats::new(worker, scope),
+            response_time_internal: Stats::under(worker, scope, 1),
+            response_time_external: Stats::under(worker, scope, 2),
         }
+    }
+}
+
+impl ClusterStats {
+    /// An answer with this status, of the host or our own; `internal`: to whom.
+    pub fn charge(&self, status: u16, internal: bool) {
+        self.codes.charge(status);
+        if internal { self.codes_internal.charge(status) } else { self.codes_external.charge(status) }
+    }
+
+    /// A whole answer took so many milliseconds.
+    pub fn charge_time(&self, took: u64, internal: bool) {
+        self.response_time.record(stat::UPSTREAM_RQ_TIME, took);
+        let origin = if internal { &self.response_time_internal } else { &self.response_time_external };
+        origin.record(stat::UPSTREAM_RQ_TIME, took);
     }
 }
 

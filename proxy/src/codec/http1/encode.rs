@@ -375,6 +375,7 @@ pub(crate) fn reason(status: u16) -> &'static str {
         508 => "Loop Detected",
         510 => "Not Extended",
         511 => "Network Authentication Required",
+        599 => "Last Unassigned Server Error Code",
         _ => "Unknown",
     }
 }

@@ -28,6 +28,9 @@ enum Phase {
     /// No stream; perhaps part of a head.
     Waiting,
     Streaming,
+    /// Our last bytes are written; the client, which may still be sending, gets
+    /// `delayed_close_timeout` to read them and to close by itself.
+    Delaying,
     /// Our last bytes are written, then FIN; what the client still sends is read and dropped until
     /// it closes too.
     Closing,
@@ -53,6 +56,8 @@ pub struct HttpConnection {
     phase: Phase,
     ended: Ended,
     requests: u32,
+    /// The last thing read was no acceptable request: nothing that follows is looked at.
+    refused: bool,
     /// How much of an unwanted body is still read after we closed.
     linger: usize,
     started: Instant,
@@ -81,6 +86,7 @@ impl HttpConnection {
             phase: Phase::Waiting,
             ended: Ended::Remote,
             requests: 0,
+            refused: false,
             linger: LINGER,
             started: now,
             until: manager.config.timeouts.idle.map(|d| now + d),
@@ -124,6 +130,15 @@ impl HttpConnection {
                         Poll::Ready(end) => self.stream_over(end),
                     }
                 }
+                Phase::Delaying => {
+                    if self.conn.poll_flush(cx, &self.manager.worker.buffers).is_pending() {
+                        return Poll::Pending;
+                    }
+                    match self.conn.poll_gone(cx, scratch) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(_) => self.phase = Phase::Closing,
+                    }
+                }
                 Phase::Closing => {
                     let buffers = &self.manager.worker.buffers;
                     match self.conn.poll_drain_and_close(cx, buffers, scratch, &mut self.linger) {
@@ -164,6 +179,7 @@ impl HttpConnection {
     fn refuse(&mut self, mut active: Box<ActiveStream>, error: RequestError) {
         self.head_since = None;
         self.until = None;
+        self.refused = true;
         let mut reply = LocalReply::new(error.status, error.details).body(error.body);
         if error.protocol_error {
             self.manager.failures.inc(stat::DOWNSTREAM_CX_PROTOCOL_ERROR);
@@ -203,7 +219,8 @@ impl HttpConnection {
     /// We close: what is buffered is written, FIN is sent, and the client gets a moment to read.
     fn close_gracefully(&mut self) {
         self.ended = Ended::Local;
-        self.phase = Phase::Closing;
+        let unread = self.refused || !self.conn.request_arrived();
+        self.phase = if unread { Phase::Delaying } else { Phase::Closing };
         self.until = Some(Instant::now() + self.manager.config.timeouts.delayed_close.max(Duration::from_millis(1)));
     }
 
@@ -243,11 +260,17 @@ impl HttpConnection {
                     );
                     self.active = Some(active);
                     self.head_since = None;
+                    self.refused = true;
                     self.phase = Phase::Streaming;
                 }
                 Phase::Waiting => {
                     self.manager.failures.inc(stat::DOWNSTREAM_CX_IDLE_TIMEOUT);
                     self.close_gracefully();
+                }
+                Phase::Delaying => {
+                    self.manager.failures.inc(stat::DOWNSTREAM_CX_DELAYED_CLOSE_TIMEOUT);
+                    self.until = Some(now + self.manager.config.timeouts.delayed_close);
+                    self.phase = Phase::Closing;
                 }
                 Phase::Closing => {
                     self.manager.failures.inc(stat::DOWNSTREAM_CX_DELAYED_CLOSE_TIMEOUT);

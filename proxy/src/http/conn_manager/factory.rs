@@ -224,9 +224,6 @@ impl Check<'_> {
                 filters.push(filter);
             }
         }
-        if protos.is_empty() {
-            self.error("http_filters", "the last filter must be the router, and there is none");
-        }
         (filters, router.unwrap_or_default())
     }
 

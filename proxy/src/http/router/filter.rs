@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
 use nuncio_core::http::{HeaderMap, LocalReply, RequestHead, ResponseHead, RouteView, StreamControl};
 use nuncio_core::stats::lists::cluster::{self as stat};
@@ -23,6 +24,40 @@ use crate::codec::{Body, Buffers};
 use crate::http::conn_manager::HttpConnectionManager;
 use crate::upstream::ThreadLocalCluster;
 use crate::upstream::circuit_breaker::Priority;
+
+supports!(pub(super) ACTION = "envoy.config.route.v3.RouteAction" {
+    idle_timeout, max_stream_duration, priority, hash_policy
+});
+supports!(pub(super) MAX_STREAM_DURATION = "envoy.config.route.v3.RouteAction.MaxStreamDuration" {
+    max_stream_duration
+});
+supports!(pub(super) HASH_POLICY = "envoy.config.route.v3.RouteAction.HashPolicy" {
+    header, cookie, connection_properties, query_parameter, filter_state, terminal
+});
+supports!(pub(super) HASH_HEADER = "envoy.config.route.v3.RouteAction.HashPolicy.Header" { header_name, regex_rewrite });
+supports!(pub(super) HASH_COOKIE = "envoy.config.route.v3.RouteAction.HashPolicy.Cookie" {
+    name, ttl, path, attributes
+});
+supports!(pub(super) HASH_ATTRIBUTE = "envoy.config.route.v3.RouteAction.HashPolicy.CookieAttribute" { name, value });
+supports!(pub(super) HASH_CONNECTION = "envoy.config.route.v3.RouteAction.HashPolicy.ConnectionProperties" { source_ip });
+supports!(pub(super) HASH_QUERY = "envoy.config.route.v3.RouteAction.HashPolicy.QueryParameter" { name });
+supports!(pub(super) HASH_STATE = "envoy.config.route.v3.RouteAction.HashPolicy.FilterState" { key });
+supports!(pub(super) HOST = "envoy.config.route.v3.VirtualHost" {
+    include_request_attempt_count, include_attempt_count_in_response
+});
+
+/// Request controls that end here: the upstream is no party to them.
+const CONTROLS: &[&str] = &[
+    "x-envoy-upstream-rq-timeout-ms",
+    "x-envoy-upstream-rq-per-try-timeout-ms",
+    "x-envoy-upstream-rq-timeout-alt-response",
+    "x-envoy-retry-on",
+    "x-envoy-retry-grpc-on",
+    "x-envoy-max-retries",
+    "x-envoy-hedge-on-per-try-timeout",
+    "x-envoy-retriable-status-codes",
+    "x-envoy-retriable-header-names",
+];
 
 /// A stream's routing state.
 #[derive(Default)]
@@ -162,11 +197,7 @@ impl Router {
             self.timeout = (!asked.is_zero()).then_some(asked);
         }
         self.alt_response = headers.contains("x-envoy-upstream-rq-timeout-alt-response");
-        for name in [
-            "x-envoy-upstream-rq-timeout-ms",
-            "x-envoy-upstream-rq-per-try-timeout-ms",
-            "x-envoy-upstream-rq-timeout-alt-response",
-        ] {
+        for name in CONTROLS {
             headers.remove(name);
         }
     }
@@ -259,12 +290,12 @@ impl Router {
         {
             let mut info = control.info_mut();
             info.timings.first_upstream_rx = Some(now);
+            info.response_code = Some(head.status);
             info.upstream_header_bytes_received = head.headers.byte_size() as u64;
         }
         self.upstream.count_status(head.status);
         if let Some(cluster) = &self.cluster {
-            let stats = cluster.stats();
-            stats.codes.charge(head.status);
+            cluster.stats().charge(head.status, self.internal);
         }
         if !manager.config.router.suppress_envoy_headers {
             let started = self.started.unwrap_or(now);
@@ -319,7 +350,7 @@ impl Router {
         self.deadline = None;
         if let (Some(cluster), Some(started)) = (&self.cluster, self.started) {
             let took = now.duration_since(started).as_millis() as u64;
-            cluster.stats().response_time.record(stat::UPSTREAM_RQ_TIME, took);
+            cluster.stats().charge_time(took, self.internal);
         }
         self.upstream.complete(control);
     }
@@ -371,7 +402,7 @@ impl Router {
             reply.body = Default::default();
         }
         if let Some(cluster) = &self.cluster {
-            cluster.stats().codes.charge(reply.status);
+            cluster.stats().charge(reply.status, self.internal);
         }
         Some(reply)
     }
