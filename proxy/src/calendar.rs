@@ -1,5 +1,6 @@
 //! Dates from seconds: the Gregorian calendar in UTC, in the forms that HTTP, JSON and log patterns want.
 
+use std::fmt;
 use std::time::Duration;
 
 const MONTHS: [&str; 12] = [
@@ -94,10 +95,10 @@ impl Date {
     }
 
     /// As HTTP headers have it: `Sun, 06 Nov 1994 08:49:37 GMT`.
-    pub fn http(&self) -> String {
+    pub fn http(&self) -> impl fmt::Display {
         let Date { year, day, hour, minute, second, .. } = *self;
         let (month, weekday) = (&MONTHS[self.month][..3], &DAYS[self.weekday][..3]);
-        format!("{weekday}, {day:02} {month} {year} {hour:02}:{minute:02}:{second:02} GMT")
+        fmt::from_fn(move |f| write!(f, "{weekday}, {day:02} {month} {year} {hour:02}:{minute:02}:{second:02} GMT"))
     }
 
     /// As protobuf's JSON has a timestamp: `2026-11-29T22:39:30.028Z`, with 0, 3, 6 or 9 digits of the second.
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn dates_print_as_their_rfcs_say() {
         // RFC 9110's example, and a moment of Envoy's /config_dump.
-        assert_eq!(Date::new(Duration::from_secs(784_111_777)).http(), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(Date::new(Duration::from_secs(784_111_777)).http().to_string(), "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(Date::new(Duration::from_millis(1_795_991_970_028)).rfc3339(), "2026-11-29T22:39:30.028Z");
         assert_eq!(Date::new(Duration::from_secs(1_795_991_969)).rfc3339(), "2026-11-29T22:39:29Z");
     }

@@ -168,7 +168,7 @@ async fn respond(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type.as_str()));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, max-age=0"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    if let Ok(date) = HeaderValue::try_from(Date::new(server.clock.since_epoch()).http()) {
+    if let Ok(date) = HeaderValue::try_from(Date::new(server.clock.since_epoch()).http().to_string()) {
         headers.insert(header::DATE, date);
     }
     headers.insert(header::SERVER, HeaderValue::from_static("envoy"));

@@ -1,7 +1,10 @@
 //! The `date` header, formatted once a second per worker (RFC 9110 §5.6.7, IMF-fixdate).
 
 use std::cell::{Cell, RefCell};
-use std::time::{Duration, UNIX_EPOCH};
+use std::io::Write;
+use std::time::Duration;
+
+use crate::calendar::Date;
 
 /// The last formatted second.
 #[derive(Default)]
@@ -15,10 +18,9 @@ impl DateCache {
     pub fn text(&self, since_epoch: Duration) -> [u8; 29] {
         let second = since_epoch.as_secs();
         if self.second.get() != second {
-            let text = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second));
             // IMF-fixdate is 29 characters until the year 9999.
-            if let Ok(text) = text.as_bytes().try_into() {
-                *self.text.borrow_mut() = text;
+            let mut text = self.text.borrow_mut();
+            if write!(&mut text[..], "{}", Date::new(since_epoch).http()).is_ok() {
                 self.second.set(second);
             }
         }
