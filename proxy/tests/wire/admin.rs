@@ -63,12 +63,15 @@ fn drained_listeners_take_no_more_connections_and_are_still_shown() {
     let proxy = RunningProxy::start(ADMIN, 2);
     let before = ask(proxy.admin(), "GET", "/listeners");
     let mut old = TcpStream::connect(proxy.socket("in")).unwrap();
+    // What waits in a listening socket's queue is reset when that closes: this one must be a worker's.
+    let mut echo = [0; 2];
+    old.write_all(b"ho").unwrap();
+    old.read_exact(&mut echo).unwrap();
     assert_eq!(ask(proxy.admin(), "POST", "/drain_listeners?inboundonly"), (200, "OK\n".to_owned()));
     // The workers hear of it after the answer: until then a connection may still be taken.
     while !matches!(TcpStream::connect(proxy.socket("in")), Err(e) if e.kind() == ErrorKind::ConnectionRefused) {
         std::thread::yield_now();
     }
-    let mut echo = [0; 2];
     old.write_all(b"hi").unwrap();
     old.read_exact(&mut echo).unwrap();
     assert_eq!(&echo, b"hi");
