@@ -2,8 +2,8 @@
 //! `/ready` and `/server_info` show, and whether connections should be asked to go.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nuncio_core::random::Rng;
@@ -44,8 +44,6 @@ pub enum DrainStrategy {
 pub struct Lifecycle {
     initialization: AtomicU8,
     health_failed: AtomicBool,
-    /// What the warm-up waits for, for `/init_dump` and the log. Asked by people only.
-    awaited: Mutex<Vec<String>>,
 }
 
 impl Default for Lifecycle {
@@ -53,7 +51,6 @@ impl Default for Lifecycle {
         Self {
             initialization: AtomicU8::new(ServerState::PreInitializing as u8),
             health_failed: AtomicBool::new(false),
-            awaited: Mutex::default(),
         }
     }
 }
@@ -83,14 +80,6 @@ impl Lifecycle {
 
     pub fn health_failed(&self) -> bool {
         self.health_failed.load(Relaxed)
-    }
-
-    pub fn set_awaited(&self, awaited: Vec<String>) {
-        *self.awaited.lock().unwrap_or_else(|e| e.into_inner()) = awaited;
-    }
-
-    pub fn awaited(&self) -> Vec<String> {
-        self.awaited.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 }
 

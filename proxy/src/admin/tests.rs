@@ -44,7 +44,7 @@ async fn served(limits: Limits, allow: Option<AllowPath>) -> Served {
     lifecycle.set_initialization(ServerState::Live);
     let quit = Rc::new(Cell::new(false));
     let quits = quit.clone();
-    let mut pages = lifecycle_pages(&lifecycle, Rc::new(move || quits.set(true)));
+    let mut pages = lifecycle_pages(&lifecycle, Vec::new, Rc::new(move || quits.set(true)));
     pages.extend(process_pages());
     pages.push(Page::new("/big", "much text", |_| {
         Answer::rendered(ContentType::Text, |out| (0..100_000).try_for_each(|n| writeln!(out, "line {n}")))

@@ -37,6 +37,7 @@ use crate::lifecycle::Lifecycle;
 use crate::logging::Loggers;
 use crate::net::{Acceptor, BoundAddress};
 use crate::stats_sink::StatsConfig;
+use crate::upstream::ClusterManager;
 use crate::upstream::worker::ConnectionIds;
 use crate::version;
 
@@ -57,7 +58,7 @@ pub struct Facts<'a> {
     /// With `stats_flush_on_admin`.
     pub flush: Option<Rc<Flusher>>,
     pub configs: Arc<Configs>,
-    pub clusters: ClusterSource,
+    pub clusters: &'a ClusterManager,
     pub connection_ids: &'a ConnectionIds,
     pub lifecycle: &'a Arc<Lifecycle>,
     pub loggers: &'a Arc<Loggers>,
@@ -125,10 +126,14 @@ fn pages(
     let (quit, reopen, drain) = (act.clone(), act.clone(), act.clone());
     let mut pages = admin::process_pages();
     pages.extend(admin::server_info_pages(identity, facts.lifecycle));
-    pages.extend(admin::lifecycle_pages(facts.lifecycle, Rc::new(move || quit(Act::Quit))));
+    let cold = facts.clusters.clone();
+    let awaited = move || cold.awaited().iter().map(|name| format!("cluster {name}")).collect();
+    pages.extend(admin::lifecycle_pages(facts.lifecycle, awaited, Rc::new(move || quit(Act::Quit))));
     pages.extend(admin::logging_pages(facts.loggers, move || reopen(Act::ReopenLogs)));
-    pages.extend(admin::cluster_pages(&facts.clusters));
-    pages.extend(admin::config_pages(&facts.configs, &facts.clusters));
+    let clusters = facts.clusters.clone();
+    let clusters: ClusterSource = Rc::new(move || clusters.active());
+    pages.extend(admin::cluster_pages(&clusters));
+    pages.extend(admin::config_pages(&facts.configs, &clusters));
     let flush = facts.flush.clone().map(|flusher| Rc::new(move || flusher.flush()) as Rc<dyn Fn()>);
     pages.extend(admin::stats_pages(facts.store, &facts.stats, flush));
     pages.extend(admin::listener_pages(

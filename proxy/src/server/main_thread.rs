@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::bootstrap::v3::{Bootstrap, bootstrap::StatsFlush};
 use nuncio_core::net::Address;
+use nuncio_core::stats::Store;
 use nuncio_core::stats::lists::server;
-use nuncio_core::stats::{Stats, Store};
 use nuncio_core::time::WallClock;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::MissedTickBehavior;
@@ -19,7 +19,7 @@ use super::admin::{Act, AdminInterface, Facts};
 use super::bootstrap::Assembly;
 use super::inbox::{Inboxes, MainEvent, WorkerCommand};
 use super::options::Mode;
-use super::process_stats::{Flusher, ProcessStats};
+use super::process_stats::Flusher;
 use super::signals::{Ended, Requests};
 use super::worker::{Seed, WorkerThread, runtime};
 use crate::access_log::file::LogWriter;
@@ -90,20 +90,7 @@ async fn serve(
     let mut requests = Requests::new()?;
     let (mut main, mut events) = Main::start(assembly, loggers)?;
     let clusters = main.clusters.clone();
-    loop {
-        tokio::select! {
-            biased;
-            reason = &mut ended => return main.end(&reason),
-            Some(event) = events.recv() => main.event(event)?,
-            () = clusters.initialized() => break,
-        }
-    }
-    started(main.go_live()?);
-    // The text of the configuration and what was made on the way to it are garbage by now.
-    trim_memory();
-    if mode == Mode::InitOnly {
-        return main.end("initialized, as --mode init_only asks");
-    }
+    let mut started = Some(started);
     let mut flush = tokio::time::interval(flush);
     flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -119,6 +106,17 @@ async fn serve(
             Some(id) = main.drained.recv() => main.close(id),
             Some(ids) = main.stopping.recv() => main.stop(ids),
             () = requests.reopen_logs() => main.reopen_logs(),
+            () = clusters.initialized(), if started.is_some() => {
+                let live = main.go_live()?;
+                if let Some(started) = started.take() {
+                    started(live);
+                }
+                // The text of the configuration and what was made on the way to it are garbage by now.
+                trim_memory();
+                if mode == Mode::InitOnly {
+                    return main.end("initialized, as --mode init_only asks");
+                }
+            }
             _ = flush.tick(), if flushes => main.flusher.flush(),
         }
     }
@@ -157,19 +155,10 @@ impl Main {
         for warning in &warnings {
             tracing::warn!(target: "config", "{warning}");
         }
-        let process = ProcessStats::new(&mut store.borrow_mut(), options.concurrency);
-        let log_scope = store.borrow_mut().scope(&server::FILESYSTEM_SCOPE, &"".into());
-        let log_stats = Stats::new(store.borrow().main(), log_scope);
         log_files.start()?;
-        process.unknown_fields(unknown_fields);
         let lifecycle = Arc::new(Lifecycle::default());
-        let flusher = Rc::new(Flusher {
-            store: store.clone(),
-            process,
-            lifecycle: lifecycle.clone(),
-            log_files: log_files.clone(),
-            log_stats,
-        });
+        let flusher = Rc::new(Flusher::new(&store, &lifecycle, &log_files, options.concurrency));
+        flusher.process.unknown_fields(unknown_fields);
         let connection_ids = ConnectionIds::default();
         let facts = Facts {
             options: &options,
@@ -178,10 +167,7 @@ impl Main {
             stats,
             flush: flushes_on_admin(&bootstrap).then(|| flusher.clone()),
             configs,
-            clusters: Rc::new({
-                let clusters = clusters.clone();
-                move || clusters.active()
-            }),
+            clusters: &clusters,
             connection_ids: &connection_ids,
             lifecycle: &lifecycle,
             loggers: &loggers,

@@ -239,22 +239,6 @@ impl Options {
         if a.enable_fine_grain_logging && !a.component_log_level.is_empty() {
             return refuse("--component-log-level will not work with --enable-fine-grain-logging");
         }
-        let mode = match a.mode.as_str() {
-            "serve" => Mode::Serve,
-            "validate" => Mode::Validate,
-            "init_only" => Mode::InitOnly,
-            other => return refuse(format!("unknown mode '{other}'")),
-        };
-        let local_address_ip_version = match a.local_address_ip_version.as_str() {
-            "v4" => IpVersion::V4,
-            "v6" => IpVersion::V6,
-            other => return refuse(format!("unknown IP address version '{other}'")),
-        };
-        let drain_strategy = match a.drain_strategy.as_str() {
-            "gradual" => DrainStrategy::Gradual,
-            "immediate" => DrainStrategy::Immediate,
-            other => return refuse(format!("unknown drain-strategy '{other}'")),
-        };
         if a.use_dynamic_base_id && a.restart_epoch > 0 {
             return refuse(format!("cannot use --restart-epoch={} with --use-dynamic-base-id", a.restart_epoch));
         }
@@ -262,11 +246,11 @@ impl Options {
         let list = |text: &str| text.split(',').filter(|item| !item.is_empty()).map(str::to_owned).collect();
         Ok(Options {
             concurrency: a.concurrency.unwrap_or_else(hardware_threads).max(1),
-            mode,
+            mode: mode(&a.mode)?,
             log_level,
             component_log_levels,
-            local_address_ip_version,
-            drain_strategy,
+            local_address_ip_version: ip_version(&a.local_address_ip_version)?,
+            drain_strategy: drain_strategy(&a.drain_strategy)?,
             stats_tags,
             warnings,
             disabled_extensions: list(&a.disable_extensions),
@@ -384,6 +368,31 @@ fn refuse<T>(reason: impl Into<String>) -> Result<T, OptionsError> {
 
 fn level(text: &str) -> Result<Level, OptionsError> {
     text.parse().or_else(|()| refuse(format!("invalid log level specified '{text}'")))
+}
+
+fn mode(text: &str) -> Result<Mode, OptionsError> {
+    match text {
+        "serve" => Ok(Mode::Serve),
+        "validate" => Ok(Mode::Validate),
+        "init_only" => Ok(Mode::InitOnly),
+        other => refuse(format!("unknown mode '{other}'")),
+    }
+}
+
+fn ip_version(text: &str) -> Result<IpVersion, OptionsError> {
+    match text {
+        "v4" => Ok(IpVersion::V4),
+        "v6" => Ok(IpVersion::V6),
+        other => refuse(format!("unknown IP address version '{other}'")),
+    }
+}
+
+fn drain_strategy(text: &str) -> Result<DrainStrategy, OptionsError> {
+    match text {
+        "gradual" => Ok(DrainStrategy::Gradual),
+        "immediate" => Ok(DrainStrategy::Immediate),
+        other => refuse(format!("unknown drain-strategy '{other}'")),
+    }
 }
 
 fn component_levels(text: &str) -> Result<Vec<(String, Level)>, OptionsError> {

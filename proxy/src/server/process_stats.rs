@@ -20,14 +20,28 @@ pub struct ProcessStats {
 
 /// What is done at each flush interval, or when somebody reads the stats.
 pub struct Flusher {
-    pub store: Rc<RefCell<Store>>,
+    store: Rc<RefCell<Store>>,
     pub process: ProcessStats,
-    pub lifecycle: Arc<Lifecycle>,
-    pub log_files: Rc<LogWriter>,
-    pub log_stats: Stats<server::AccessLogFile>,
+    lifecycle: Arc<Lifecycle>,
+    log_files: Rc<LogWriter>,
+    log_stats: Stats<server::AccessLogFile>,
 }
 
 impl Flusher {
+    pub fn new(
+        store: &Rc<RefCell<Store>>,
+        lifecycle: &Arc<Lifecycle>,
+        log_files: &Rc<LogWriter>,
+        concurrency: u32,
+    ) -> Flusher {
+        let mut scopes = store.borrow_mut();
+        let process = ProcessStats::new(&mut scopes, concurrency);
+        let log_scope = scopes.scope(&server::FILESYSTEM_SCOPE, &"".into());
+        let log_stats = Stats::new(scopes.main(), log_scope);
+        let (store, lifecycle, log_files) = (store.clone(), lifecycle.clone(), log_files.clone());
+        Flusher { store, process, lifecycle, log_files, log_stats }
+    }
+
     pub fn flush(&self) {
         let mut store = self.store.borrow_mut();
         self.process.update(&self.lifecycle, &mut store);
