@@ -26,6 +26,7 @@ use crate::extensions::Extensions;
 use crate::listener::ListenerManager;
 use crate::listener::config::SocketPolicy;
 use crate::stats_sink::StatsConfig;
+use crate::upstream::circuit_breaker::Thresholds;
 use crate::upstream::{ClusterDefaults, ClusterManager};
 
 supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
@@ -190,8 +191,12 @@ fn clusters(
     let bind = loaded.bootstrap.cluster_manager.as_ref().and_then(|manager| manager.upstream_bind_config.clone());
     let clusters = ClusterManager::new(store, sources, ClusterDefaults { bind }, Rng::from_os(), WallClock::System);
     for element in &loaded.clusters {
-        let message = element.decode().map_err(|e| vec![e]);
-        if let Err(errors) = message.and_then(|message| clusters.add_static(&message, element.bytes.clone())) {
+        let added = element.decode().map_err(|e| vec![e]).and_then(|message| {
+            let breakers = message.circuit_breakers.as_ref();
+            report.warn(element, breakers.map(Thresholds::warnings).unwrap_or_default());
+            clusters.add_static(&message, element.bytes.clone())
+        });
+        if let Err(errors) = added {
             report.fail(element, errors);
         }
     }

@@ -12,6 +12,7 @@ use nuncio_api::pb::envoy::config::cluster::v3::circuit_breakers::{Thresholds as
 use nuncio_api::pb::google::protobuf::UInt32Value;
 use nuncio_api::support::Entry;
 use nuncio_api::supports;
+use nuncio_core::error::ConfigError;
 
 use super::thread_local::ClusterLocal;
 
@@ -94,6 +95,28 @@ impl Thresholds {
             limits
         });
         both.iter().any(|limits| *limits != Self::DEFAULT).then(|| Box::new(both))
+    }
+
+    /// What operators were surprised by, with paths relative to the cluster.
+    pub fn warnings(message: &Message) -> Vec<ConfigError> {
+        let mut warnings = Vec::new();
+        for (at, entry) in message.thresholds.iter().enumerate() {
+            let mut warn = |field: &str, reason: &str| {
+                let path = format!("circuit_breakers.thresholds[{at}].{field}");
+                warnings.push(ConfigError::new(path, reason));
+            };
+            if entry.max_pending_requests.is_some_and(|max| max.value == 0) {
+                let reason = "with 0, a request that finds no free connection is refused, so also the first one";
+                warn("max_pending_requests", reason);
+            }
+            let raised = entry.max_connections.is_some_and(|max| max.value > 1024);
+            if raised && entry.max_requests.is_none() {
+                let reason = "more connections than 1024 are of no use while max_requests is 1024: each request counts, \
+                              whatever the protocol";
+                warn("max_connections", reason);
+            }
+        }
+        warnings
     }
 
     fn read(entry: &Limits) -> Self {
@@ -214,6 +237,19 @@ mod tests {
         let [default, high] = *Thresholds::from_proto(&message).expect("not the defaults");
         assert_eq!((default.max_requests, default.max_connections_per_host), (1024, 2));
         assert_eq!((high.max_requests, high.max_connections_per_host), (7, u32::MAX));
+    }
+
+    #[test]
+    fn limits_that_surprise_are_warned_of() {
+        let value = |value| Some(UInt32Value { value });
+        let zero = Limits { max_pending_requests: value(0), ..Default::default() };
+        let half = Limits { priority: 1, max_connections: value(5000), ..Default::default() };
+        let message = Message { thresholds: vec![zero, half.clone()], ..Default::default() };
+        let paths: Vec<_> = Thresholds::warnings(&message).into_iter().map(|w| w.path).collect();
+        let at = "circuit_breakers.thresholds";
+        assert_eq!(paths, [format!("{at}[0].max_pending_requests"), format!("{at}[1].max_connections")]);
+        let both = Limits { max_requests: value(5000), ..half };
+        assert!(Thresholds::warnings(&Message { thresholds: vec![both], ..Default::default() }).is_empty());
     }
 
     #[test]

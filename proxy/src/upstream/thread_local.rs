@@ -3,7 +3,7 @@
 //! The map holds every cluster's snapshot; what costs memory is built when a cluster is first used, so that ten
 //! thousand idle clusters cost a worker ten thousand map entries and no more.
 
-use std::cell::{OnceCell, Ref, RefCell};
+use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -190,7 +190,12 @@ pub struct ThreadLocalCluster {
     hosts: RefCell<Arc<PrioritySet>>,
     balancer: RefCell<Box<dyn LoadBalancer>>,
     pools: RefCell<PoolMap>,
+    /// With so many pools, those that are empty are dropped before another is made.
+    crowded: Cell<usize>,
 }
+
+/// Fewer pools than this are not worth looking through.
+const CROWDED: usize = 16;
 
 impl ThreadLocalCluster {
     fn new(context: &Rc<ClusterContext>, snapshot: &ClusterSnapshot, stats: Option<Rc<ClusterStats>>) -> Rc<Self> {
@@ -210,6 +215,7 @@ impl ThreadLocalCluster {
             hosts: RefCell::new(snapshot.hosts.clone()),
             balancer: RefCell::new(balancer),
             pools: RefCell::default(),
+            crowded: Cell::new(CROWDED),
         })
     }
 
@@ -270,6 +276,11 @@ impl ThreadLocalCluster {
         if let Some(pool) = pools.get(&key) {
             return Some(pool.clone());
         }
+        if pools.len() >= self.crowded.get() {
+            // Hosts that are chosen once in a while leave pools behind whose connections ended long ago.
+            pools.retain(|_, pool| !pool.is_empty());
+            self.crowded.set(CROWDED.max(2 * pools.len()));
+        }
         let mut permit = Permit::ask(&self.local, priority, Resource::Pools);
         if permit.is_none() {
             // As Envoy: one that nobody uses makes room.
@@ -296,6 +307,11 @@ impl ThreadLocalCluster {
             self.local.stats.failures.inc(stat::UPSTREAM_CX_OVERFLOW);
         }
         room
+    }
+
+    #[cfg(test)]
+    pub(super) fn pool_count(&self) -> usize {
+        self.pools.borrow().len()
     }
 
     /// A connection of one's own, for bytes: counted and limited like those of the pools.

@@ -102,10 +102,15 @@ impl Http1Pool {
         &self.host
     }
 
-    /// Nothing is on it, nobody waits and nothing lies idle.
+    /// Nobody uses or waits for a connection; some may lie idle.
     pub(in crate::upstream) fn is_unused(&self) -> bool {
         let state = self.state.borrow();
         state.busy == 0 && state.connecting == 0 && state.pending.is_empty()
+    }
+
+    /// There is no connection, and none to come.
+    pub(in crate::upstream) fn is_empty(&self) -> bool {
+        self.is_unused() && self.state.borrow().idle.is_empty()
     }
 
     /// Connections now: idle, in use, being made.

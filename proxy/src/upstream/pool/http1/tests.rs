@@ -405,3 +405,35 @@ async fn a_new_configuration_keeps_the_stats_and_lets_requests_end() {
     far.closed().await;
     assert_eq!(house.stats(["upstream_rq_total", "upstream_cx_active"]), [2, 0]);
 }
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn pools_whose_connections_ended_do_not_pile_up() {
+    let house = House::new(pb::Cluster::default(), 40);
+    let cluster = house.cluster();
+    let mut used = Vec::new();
+    for host in &house.hosts {
+        let Acquire::Pending(mut pending) = cluster.acquire(host, Priority::Default) else { panic!("ready") };
+        let conn = served(&mut pending).await.unwrap();
+        // Every tenth stays in use; the others are closed at once.
+        if host.address().port().unwrap() % 10 == 0 {
+            used.push(conn);
+        }
+    }
+    assert!(cluster.pool_count() <= 20, "{}", cluster.pool_count());
+    assert_eq!(house.stat("upstream_cx_active"), 4);
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn a_limit_of_pools_takes_an_unused_one_before_it_refuses() {
+    let value = |value| Some(UInt32Value { value });
+    let thresholds = vec![pb::circuit_breakers::Thresholds { max_connection_pools: value(1), ..Default::default() }];
+    let breakers = pb::CircuitBreakers { thresholds, ..Default::default() };
+    let house = House::new(pb::Cluster { circuit_breakers: Some(breakers), ..Default::default() }, 2);
+    let first = house.connection().await;
+    let other = || house.cluster().acquire(&house.hosts[1], Priority::Default);
+    let Acquire::Failed(failure) = other() else { panic!("a second pool") };
+    assert_eq!(failure.reason, PoolFailureReason::NoPool);
+    assert_eq!(house.stat("upstream_cx_pool_overflow"), 1);
+    first.release();
+    assert!(matches!(other(), Acquire::Pending(_)));
+}
