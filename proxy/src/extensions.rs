@@ -4,7 +4,7 @@ use nuncio_api::Support;
 use nuncio_discovery::HostSourceFactory;
 
 use crate::network::{self, NetworkFilters};
-use crate::{access_log, admin, format, http, listener, server, stats_sink, upstream};
+use crate::{access_log, admin, codec, format, http, listener, server, stats_sink, upstream};
 
 /// The extensions of one build.
 pub struct Extensions {
@@ -37,6 +37,7 @@ pub fn standard() -> Extensions {
             listener::config::SUPPORTED,
             network::SUPPORTED,
             network::tcp_proxy::SUPPORTED,
+            codec::http2::SUPPORTED,
             http::router::SUPPORTED,
             http::conn_manager::SUPPORTED,
         ]),

@@ -115,6 +115,15 @@ impl Drain {
         }
     }
 
+    /// How long after the beginning of the draining a connection without requests is asked to go: they are spread over
+    /// the drain time.
+    pub fn delay(&self, rng: &Rng) -> Duration {
+        match self.strategy {
+            DrainStrategy::Immediate => Duration::ZERO,
+            DrainStrategy::Gradual => self.window.mul_f64(rng.f64()),
+        }
+    }
+
     /// The listener began to drain.
     pub fn is_draining(&self) -> bool {
         self.started.get().is_some()

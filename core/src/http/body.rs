@@ -45,6 +45,14 @@ impl Chunk<'_> {
         self.as_slice().is_empty()
     }
 
+    /// Owned bytes, of which `self` keeps its own: a copy only if they were lent.
+    pub fn share(&self) -> Bytes {
+        match self {
+            Self::Lent(b) => Bytes::copy_from_slice(b),
+            Self::Own(b) => b.clone(),
+        }
+    }
+
     /// Owned bytes: a copy if they were lent.
     pub fn into_bytes(self) -> Bytes {
         match self {

@@ -193,6 +193,43 @@ pub mod cluster {
     }
 }
 
+/// `http2.` and `cluster.<name>.http2.`: listed once a codec was made.
+pub mod http2 {
+    use super::{List, Scope};
+
+    /// Named "http2".
+    pub static SCOPE: Scope = Scope { root: "", lists: &[|| &Codec::descriptors()[..1]] };
+
+    crate::stats! {
+        /// Under a scope named "http2", or in a cluster's scope under the prefix 1.
+        pub Codec at ["", "http2."] {
+            counter DROPPED_HEADERS_WITH_UNDERSCORES;
+            counter GOAWAY_SENT;
+            counter HEADER_OVERFLOW;
+            counter HEADERS_CB_NO_STREAM;
+            counter INBOUND_EMPTY_FRAMES_FLOOD;
+            counter INBOUND_PRIORITY_FRAMES_FLOOD;
+            counter INBOUND_WINDOW_UPDATE_FRAMES_FLOOD;
+            counter KEEPALIVE_TIMEOUT;
+            counter METADATA_EMPTY_FRAMES;
+            counter OUTBOUND_CONTROL_FLOOD;
+            counter OUTBOUND_FLOOD;
+            counter REQUESTS_REJECTED_WITH_UNDERSCORES_IN_HEADERS;
+            counter RX_MESSAGING_ERROR;
+            counter RX_RESET;
+            counter STREAM_REFUSED_ERRORS;
+            counter TRAILERS;
+            counter TX_FLUSH_TIMEOUT;
+            counter TX_RESET;
+            gauge DEFERRED_STREAM_CLOSE;
+            gauge OUTBOUND_CONTROL_FRAMES_ACTIVE;
+            gauge OUTBOUND_FRAMES_ACTIVE;
+            gauge PENDING_SEND_BYTES;
+            gauge STREAMS_ACTIVE;
+        }
+    }
+}
+
 /// `http1.` and `cluster.<name>.http1.`: listed once a codec was made.
 pub mod http1 {
     use super::{List, Scope};

@@ -11,6 +11,7 @@
 //! - `fields`: heads between the library's types and ours, with the rules of RFC 9113 §8
 //! - `inlet`, `outlet`: a stream's two halves, which let flow control through instead of buffering
 //! - `window`: how much a peer may send ahead · `keepalive`: pings · `shared`: what a connection and its streams tell each other
+//! - `options`, `config`: what may be configured
 //! - [`ServerConn`] and [`ServerStream`], [`ClientConn`] and [`ClientStream`]: the two roles
 //!
 //! Upgrades have one form above the wall, that of HTTP/1: an extended CONNECT (RFC 8441) comes up
@@ -18,6 +19,7 @@
 
 mod client;
 mod client_stream;
+mod config;
 mod fields;
 mod flood;
 mod guard;
@@ -35,8 +37,12 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+/// What a client says first (RFC 9113 §3.4).
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
 pub use client::{ClientConn, ClientDriver, ClientEnd, OpenError};
 pub use client_stream::ClientStream;
+pub use config::SUPPORTED;
 pub use flood::{Fault, FaultKind};
 pub use options::{ClientOptions, Http2Options, Keepalive, ServerOptions};
 pub use server::{Accepted, ConnectionError, ServerConn};

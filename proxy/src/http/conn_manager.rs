@@ -2,7 +2,9 @@
 //! filters (`envoy.filters.network.http_connection_manager`).
 //!
 //! - [`config`]: its checked configuration · [`factory`]: from protobuf
-//! - [`connection`]: a client's connection · [`stream`]: one request and its response
+//! - [`detect`]: which protocol a client speaks · [`connection`], [`connection_http2`]: its connection
+//! - [`stream`]: one request and its response · [`stream_task`]: the task of one on HTTP/2
+//! - [`account`]: what connections count · [`alarm`]: one timer for many deadlines
 //! - [`filter_chain`]: a stream's filters · [`hygiene`]: whose headers are trusted
 //! - [`path`]: the one normaliser of paths
 //! - [`local_reply`]: answers of the proxy's own · [`date`]: the `date` header
@@ -17,17 +19,23 @@ use nuncio_core::http::{LocalReply, RequestHead, RouteView, StreamControl};
 use nuncio_core::runtime::{NoRuntime, Runtime};
 use nuncio_core::stats::Stats;
 use nuncio_core::stats::lists::http::{self as stat, Hcm, HcmFailures, HcmTimes, Router as RouterList};
+use nuncio_core::stats::lists::http2::Codec as Http2Codec;
 use nuncio_core::stats::lists::listener::{self as listener_stat, ListenerHttp};
 use tokio::task::AbortHandle;
 
 use crate::codec::http1::ServerOptions;
+use crate::codec::http2;
 use crate::http::router::{Route, Scratch};
 use crate::network::{Connection, NetworkFilter, NetworkFilterConfig};
 use crate::upstream::Worker;
 
+pub mod account;
+pub mod alarm;
 pub mod config;
 pub mod connection;
+pub mod connection_http2;
 pub mod date;
+pub mod detect;
 pub mod down;
 pub mod factory;
 pub mod filter_chain;
@@ -35,11 +43,12 @@ pub mod hygiene;
 pub mod local_reply;
 pub mod path;
 pub mod stream;
+pub mod stream_task;
 
 pub use factory::SUPPORTED;
 
 use config::Config;
-use connection::HttpConnection;
+use detect::ClientConnection;
 use filter_chain::{DecodeChain, EncodeChain};
 use path::Normalized;
 use stream::ActiveStream;
@@ -59,6 +68,8 @@ pub struct HttpConnectionManager {
     pub loggers: Vec<Box<dyn AccessLog>>,
     pub date: date::DateCache,
     pub codec_options: Rc<ServerOptions>,
+    pub http2_options: Rc<http2::ServerOptions>,
+    pub http2: Stats<Http2Codec>,
     pub runtime: Rc<dyn Runtime>,
     free: RefCell<Vec<Box<ActiveStream>>>,
     /// Taken and given back, since a formatter may come to another.
@@ -194,7 +205,7 @@ struct Filter(Rc<HttpConnectionManager>);
 impl NetworkFilter for Filter {
     fn serve(&self, connection: Connection) -> AbortHandle {
         let id = connection.info.id;
-        self.0.worker.spawn(id, HttpConnection::new(connection, self.0.clone()))
+        self.0.worker.spawn(id, ClientConnection::new(connection, self.0.clone()))
     }
 }
 
@@ -214,6 +225,8 @@ impl NetworkFilterConfig for Handle {
             loggers: config.access_logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
             date: date::DateCache::default(),
             codec_options: Rc::new(config.codec.clone()),
+            http2_options: Rc::new(config.http2.clone()),
+            http2: Stats::new(stats, config.scopes.http2),
             runtime: Rc::new(NoRuntime),
             free: RefCell::default(),
             scratch: Cell::default(),

@@ -23,6 +23,8 @@ use crate::codec::Buffers;
 const GATHER: usize = 64 * 1024;
 
 const PROTOCOL_ERROR: u32 = 1;
+/// Of an RST_STREAM frame.
+const RESET_LEN: usize = 13;
 
 /// The socket itself, which outlives the library's use of it.
 pub(super) struct Socket(pub(super) Rc<RefCell<Io>>);
@@ -91,7 +93,7 @@ impl GuardedIo {
 
     fn look_at_input(&mut self, bytes: &[u8]) {
         let Self { inbound, counts, shared, server, .. } = self;
-        inbound.feed(bytes, |frame| {
+        inbound.feed(bytes, |frame, _| {
             shared.last_kind.set(frame.kind);
             if let Some(fault) = counts.borrow_mut().frame(&frame) {
                 shared.fail(fault);
@@ -143,14 +145,20 @@ impl GuardedIo {
 
     // === writing ===
 
+    /// `bytes` are the last ones of `output`.
     fn look_at_output(&mut self, bytes: &[u8]) {
-        let Self { outbound, counts, shared, server, messaging_is_fatal, .. } = self;
-        outbound.feed(bytes, |frame: Frame| match frame.kind {
+        let Self { outbound, counts, shared, server, messaging_is_fatal, output, written, .. } = self;
+        outbound.feed(bytes, |frame: Frame, behind| match frame.kind {
             kind::DATA => counts.borrow_mut().data_sent += 1,
             kind::HEADERS if !*server => counts.borrow_mut().opened += 1,
-            // Only the library resets with this code: the peer's message was malformed.
+            // Only the library resets with this code: the peer's message was malformed. The connection ends for that,
+            // so the stream's reset does not go out.
             kind::RST_STREAM if *messaging_is_fatal && frame.code == PROTOCOL_ERROR => {
                 shared.fail(Fault::new(FaultKind::Messaging));
+                let end = output.len() - behind;
+                if let Some(start) = end.checked_sub(RESET_LEN).filter(|start| *start >= *written) {
+                    output.drain(start..end);
+                }
             }
             _ => {}
         });

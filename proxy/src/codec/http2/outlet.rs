@@ -129,27 +129,10 @@ impl Outlet {
         self.push(cx)
     }
 
-    /// Ready when the peer takes at least one more byte: only then is something read for it.
+    /// Ready when something may be read for it: all that was read before is with the connection.
     pub(super) fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
-        if self.end != End::Open {
-            return Poll::Ready(Ok(()));
-        }
-        if self.shared.is_full(cx) {
-            return Poll::Pending;
-        }
-        if self.send.capacity() == 0 {
-            // One byte: a stream that waits for its source must not hold the window of others.
-            self.send.reserve_capacity(1);
-            return match self.poll_capacity(cx) {
-                Poll::Pending => {
-                    self.read_size = FIRST_READ;
-                    Poll::Pending
-                }
-                Poll::Ready(n) => Poll::Ready(n.map(drop)),
-            };
-        }
-        Poll::Ready(Ok(()))
+        if self.end == End::Open && self.shared.is_full(cx) { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
     fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {

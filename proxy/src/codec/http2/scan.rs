@@ -52,8 +52,8 @@ impl Scan {
         Self { preface, seen: [0; HEAD + 8], have: 0, want: HEAD as u8, skip: 0 }
     }
 
-    /// Takes the next bytes; tells each frame as soon as enough of it is there.
-    pub(super) fn feed(&mut self, mut bytes: &[u8], mut on_frame: impl FnMut(Frame)) {
+    /// Takes the next bytes; tells each frame as soon as enough of it is there, and how many bytes lie behind that.
+    pub(super) fn feed(&mut self, mut bytes: &[u8], mut on_frame: impl FnMut(Frame, usize)) {
         let preface = bytes.len().min(usize::from(self.preface));
         self.preface -= preface as u8;
         bytes = &bytes[preface..];
@@ -70,12 +70,13 @@ impl Scan {
             self.have += n as u8;
             bytes = &bytes[n..];
             if have + n == want {
-                self.complete(&mut on_frame);
+                let behind = bytes.len();
+                self.complete(|frame| on_frame(frame, behind));
             }
         }
     }
 
-    fn complete(&mut self, on_frame: &mut impl FnMut(Frame)) {
+    fn complete(&mut self, on_frame: impl FnOnce(Frame)) {
         let s = &self.seen;
         let frame = Frame {
             len: u32::from_be_bytes([0, s[0], s[1], s[2]]),
@@ -117,7 +118,7 @@ mod tests {
         bytes.extend([0, 0, 0, kind::DATA, 0, 0, 0, 0, 9]);
         for step in [1, 2, 3, 7, 9, 13, bytes.len()] {
             let (mut scan, mut found) = (Scan::new(24), Vec::new());
-            bytes.chunks(step).for_each(|piece| scan.feed(piece, |frame| found.push(frame)));
+            bytes.chunks(step).for_each(|piece| scan.feed(piece, |frame, _| found.push(frame)));
             let told: Vec<_> = found.iter().map(|f| (f.kind, f.len, f.stream, f.code)).collect();
             assert_eq!(told, [(0, 3, 5, 0), (3, 4, 7, 8), (7, 10, 0, 11), (0, 0, 9, 0)], "in steps of {step}");
             assert!(found[0].has(END_STREAM));

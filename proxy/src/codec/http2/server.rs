@@ -245,6 +245,15 @@ impl ServerConn {
         }
     }
 
+    /// Ends it without a reproach: there are no streams, or they do not matter.
+    pub fn end(&mut self) {
+        if let State::Serving(connection) = &mut self.state {
+            connection.abrupt_shutdown(Reason::NO_ERROR);
+        } else {
+            self.state = State::Closed;
+        }
+    }
+
     /// Ends it now. Poll it on until it is closed.
     pub fn abort(&mut self, kind: FaultKind) {
         self.shared.fail(Fault::new(kind));

@@ -11,6 +11,7 @@ use nuncio_core::stats::ScopeId;
 
 use super::path::PathRules;
 use crate::codec::http1::ServerOptions;
+use crate::codec::http2;
 use crate::http::router::RouteConfig;
 
 /// Who a request is said to be from, and what we say about ourselves.
@@ -115,6 +116,14 @@ pub struct RouterConfig {
     pub respect_expected_rq_timeout: bool,
 }
 
+/// `codec_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CodecType {
+    Auto,
+    Http1,
+    Http2,
+}
+
 /// Where the manager's objects count.
 #[derive(Debug, Clone, Copy)]
 pub struct Scopes {
@@ -124,6 +133,8 @@ pub struct Scopes {
     pub listener: ScopeId,
     /// `http1.`: the codec's own.
     pub codec: ScopeId,
+    /// `http2.`: that codec's own.
+    pub http2: ScopeId,
 }
 
 /// All of it.
@@ -135,7 +146,9 @@ pub struct Config {
     pub path: PathRules,
     pub routes: Arc<RouteConfig>,
     pub access_logs: Vec<Arc<dyn AccessLogConfig>>,
+    pub codec_type: CodecType,
     pub codec: ServerOptions,
+    pub http2: http2::ServerOptions,
     pub max_requests_per_connection: Option<u32>,
     pub proxy_100_continue: bool,
     /// What a loopback peer is called in `x-forwarded-for`.

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use nuncio_core::http::LocalReply;
 use nuncio_core::net::ConnectionInfo;
-use nuncio_core::stats::GaugeGuard;
-use nuncio_core::stats::lists::http::{self as stat, Hcm};
+use nuncio_core::stats::lists::http as stat;
 use nuncio_core::stream_info::ResponseFlag;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
+use super::account::ConnectionAccount;
+use super::alarm::Alarm;
 use super::stream::{ActiveStream, End};
 use super::{HttpConnectionManager, down::Down};
 use crate::codec::http1::{RequestError, ServerConn};
@@ -40,13 +41,6 @@ enum Phase {
 /// A client that is still sending when we close may send this much more before it is reset.
 const LINGER: usize = 64 * 1024;
 
-/// Who ended the connection, for the counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Local,
-    Remote,
-}
-
 pub struct HttpConnection {
     conn: ServerConn,
     manager: Rc<HttpConnectionManager>,
@@ -54,47 +48,38 @@ pub struct HttpConnection {
     drain: Rc<Drain>,
     active: Option<Box<ActiveStream>>,
     phase: Phase,
-    ended: Ended,
     requests: u32,
     /// The last thing read was no acceptable request: nothing that follows is looked at.
     refused: bool,
     /// How much of an unwanted body is still read after we closed.
     linger: usize,
-    started: Instant,
     /// What the current phase ends by; for a stream, the stream's own deadlines are asked instead.
     until: Option<Instant>,
     /// When the first byte of the head came that is not complete yet.
     head_since: Option<Instant>,
     drain_after: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
-    _gauges: [GaugeGuard<Hcm>; 2],
-    _guards: Box<dyn std::any::Any>,
+    alarm: Alarm,
+    account: ConnectionAccount,
 }
 
 impl HttpConnection {
-    pub fn new(connection: Connection, manager: Rc<HttpConnectionManager>) -> Self {
-        let now = Instant::now();
-        manager.stats.inc(stat::DOWNSTREAM_CX_TOTAL);
-        manager.stats.inc(stat::DOWNSTREAM_CX_HTTP1_TOTAL);
-        let gauges =
-            [manager.stats.gauge(stat::DOWNSTREAM_CX_ACTIVE), manager.stats.gauge(stat::DOWNSTREAM_CX_HTTP1_ACTIVE)];
+    pub fn new(connection: Connection, mut account: ConnectionAccount, manager: Rc<HttpConnectionManager>) -> Self {
+        account.speaks_http1();
+        let since = account.started;
         Self {
             conn: ServerConn::new(connection.io, connection.preread, manager.codec_options.clone()),
             info: connection.info,
             drain: connection.drain,
             active: None,
             phase: Phase::Waiting,
-            ended: Ended::Remote,
             requests: 0,
             refused: false,
             linger: LINGER,
-            started: now,
-            until: manager.config.timeouts.idle.map(|d| now + d),
+            until: manager.config.timeouts.idle.map(|d| since + d),
             head_since: None,
-            drain_after: manager.config.timeouts.max_connection.map(|d| now + d),
-            timer: None,
-            _gauges: gauges,
-            _guards: connection.guards,
+            drain_after: manager.config.timeouts.max_connection.map(|d| since + d),
+            alarm: Alarm::default(),
+            account,
             manager,
         }
     }
@@ -208,7 +193,6 @@ impl HttpConnection {
                 self.phase = Phase::Closed;
             }
             End::Reset => {
-                self.ended = Ended::Local;
                 // What was sent of the response still goes out: the client sees that it is short.
                 self.close_gracefully();
             }
@@ -218,7 +202,7 @@ impl HttpConnection {
 
     /// We close: what is buffered is written, FIN is sent, and the client gets a moment to read.
     fn close_gracefully(&mut self) {
-        self.ended = Ended::Local;
+        self.account.ended_here = true;
         let unread = self.refused || !self.conn.request_arrived();
         self.phase = if unread { Phase::Delaying } else { Phase::Closing };
         self.until = Some(Instant::now() + self.manager.config.timeouts.delayed_close.max(Duration::from_millis(1)));
@@ -301,23 +285,7 @@ impl Future for HttpConnection {
                 return Poll::Ready(());
             }
             let Some(deadline) = this.deadline() else { return Poll::Pending };
-            // One timer: moved only when something is due earlier; when it fires early it is armed again.
-            let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-            if timer.deadline() > deadline {
-                timer.as_mut().reset(deadline);
-            }
-            let mut due = false;
-            while timer.as_mut().poll(cx).is_ready() {
-                let now = Instant::now();
-                if deadline <= now {
-                    due = true;
-                    // Far away until the next deadline is known.
-                    timer.as_mut().reset(now + Duration::from_secs(86_400));
-                    break;
-                }
-                timer.as_mut().reset(deadline);
-            }
-            if !due {
+            if !this.alarm.rings(cx, deadline) {
                 return Poll::Pending;
             }
             this.expire(Instant::now());
@@ -328,18 +296,9 @@ impl Future for HttpConnection {
 impl Drop for HttpConnection {
     fn drop(&mut self) {
         if let Some(mut active) = self.active.take() {
-            active.client_gone();
+            active.client_gone(None);
             self.manager.give_stream(active);
         }
-        let stats = &self.manager.stats;
-        stats.inc(stat::DOWNSTREAM_CX_DESTROY);
-        stats.inc(match self.ended {
-            Ended::Local => stat::DOWNSTREAM_CX_DESTROY_LOCAL,
-            Ended::Remote => stat::DOWNSTREAM_CX_DESTROY_REMOTE,
-        });
-        self.manager.times.record(stat::DOWNSTREAM_CX_LENGTH_MS, self.started.elapsed().as_millis() as u64);
-        let (received, sent) = self.conn.totals();
-        self.manager.stats.add(stat::DOWNSTREAM_CX_RX_BYTES_TOTAL, received);
-        self.manager.stats.add(stat::DOWNSTREAM_CX_TX_BYTES_TOTAL, sent);
+        self.account.totals = self.conn.totals();
     }
 }

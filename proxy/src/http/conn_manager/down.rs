@@ -3,63 +3,93 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use nuncio_core::http::{HeaderMap, ResponseHead};
+use nuncio_core::http::{Chunk, HeaderMap, ResponseHead};
 
 use crate::codec::http1::{BodyError, ServerConn};
+use crate::codec::http2::ServerStream;
 use crate::codec::{Body, Buffers, GoneReason};
 
 /// Where a stream reads its request from and writes its response to.
 pub enum Down<'a> {
     Http1(&'a mut ServerConn),
+    Http2(&'a mut ServerStream),
 }
 
 impl Down<'_> {
+    /// The connection serves other streams too: this one's end is not the connection's.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Http2(_))
+    }
+
     pub fn poll_body<'s>(&mut self, cx: &mut Context<'_>, scratch: &'s mut [u8]) -> Poll<Result<Body<'s>, BodyError>> {
         match self {
             Self::Http1(conn) => conn.poll_body(cx, scratch),
+            Self::Http2(stream) => stream.poll_body(cx),
         }
     }
 
     pub fn request_complete(&self) -> bool {
         match self {
             Self::Http1(conn) => conn.request_complete(),
+            Self::Http2(stream) => stream.request_complete(),
         }
     }
 
     pub fn send_interim(&mut self, buffers: &Buffers, head: &ResponseHead) {
         match self {
             Self::Http1(conn) => conn.send_interim(buffers, head),
+            Self::Http2(stream) => stream.send_interim(head),
         }
     }
 
     pub fn send_head(&mut self, buffers: &Buffers, head: &ResponseHead, end: bool, close: bool) {
         match self {
             Self::Http1(conn) => conn.send_head(buffers, head, end, close),
+            Self::Http2(stream) => stream.send_head(head, end),
         }
     }
 
-    pub fn send_data(&mut self, cx: &mut Context<'_>, buffers: &Buffers, data: &[u8], end: bool) -> io::Result<()> {
+    pub fn send_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &Buffers,
+        data: &Chunk<'_>,
+        end: bool,
+    ) -> io::Result<()> {
         match self {
-            Self::Http1(conn) => conn.send_data(cx, buffers, data, end),
+            Self::Http1(conn) => conn.send_data(cx, buffers, data.as_slice(), end),
+            Self::Http2(stream) => stream.send_data(cx, data.share(), end),
         }
     }
 
     pub fn send_trailers(&mut self, buffers: &Buffers, trailers: &HeaderMap) -> io::Result<()> {
         match self {
             Self::Http1(conn) => conn.send_trailers(buffers, trailers),
+            Self::Http2(stream) => stream.send_trailers(trailers),
         }
     }
 
     pub fn poll_flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(conn) => conn.poll_flush(cx, buffers),
+            Self::Http2(stream) => stream.poll_flush(cx),
         }
     }
 
-    /// Bytes that the socket did not take yet.
-    pub fn write_buffered(&self) -> usize {
+    /// Ready when the client takes more: nothing is read for it before.
+    pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
         match self {
-            Self::Http1(conn) => conn.write_buffered(),
+            Self::Http1(conn) if conn.write_buffered() == 0 => Poll::Ready(Ok(())),
+            Self::Http1(conn) => conn.poll_flush(cx, buffers),
+            Self::Http2(stream) => stream.poll_writable(cx),
+        }
+    }
+
+    /// How much is worth reading for it at once.
+    pub fn read_size(&self) -> usize {
+        match self {
+            Self::Http1(_) => usize::MAX,
+            Self::Http2(stream) => stream.read_size(),
         }
     }
 
@@ -67,6 +97,7 @@ impl Down<'_> {
     pub fn poll_gone(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<GoneReason> {
         match self {
             Self::Http1(conn) => conn.poll_gone(cx, scratch),
+            Self::Http2(stream) => stream.poll_gone(cx),
         }
     }
 }

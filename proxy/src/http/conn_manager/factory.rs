@@ -18,9 +18,12 @@ use nuncio_core::net::CidrRange;
 use nuncio_core::stats::lists;
 
 use super::Handle;
-use super::config::{Config, ConfiguredFilter, Identity, RouterConfig, Scopes, ServerHeader, Timeouts, UserAgent};
+use super::config::{
+    CodecType, Config, ConfiguredFilter, Identity, RouterConfig, Scopes, ServerHeader, Timeouts, UserAgent,
+};
 use super::path::{EscapedSlashes, PathRules};
 use crate::codec::http1::{HeaderCase, ServerOptions, Underscores};
+use crate::codec::http2::{self, Http2Options};
 use crate::http::filters::HttpFilters;
 use crate::http::router::{BuildContext, RouteConfig};
 use crate::network::{ListenerInfo, NetworkFilterConfig, NetworkFilterFactory};
@@ -31,15 +34,14 @@ supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3
     request_headers_timeout, drain_timeout, delayed_close_timeout, access_log, use_remote_address,
     xff_num_trusted_hops, internal_address_config, skip_xff_append, via, generate_request_id,
     preserve_external_request_id, always_set_request_id_in_response, proxy_100_continue, route_config,
-    append_x_forwarded_port, normalize_path, merge_slashes, path_with_escaped_slashes_action,
+    append_x_forwarded_port, normalize_path, merge_slashes, path_with_escaped_slashes_action, http2_protocol_options,
+    stream_error_on_invalid_http_message,
 } noop {
     tracing: "no tracer is implemented: requests are not traced",
-    http2_protocol_options: "read for HTTP/2, which is not served yet",
     http3_protocol_options: "HTTP/3 is not served",
 } values {
-    codec_type: ["AUTO", "HTTP1"],
+    codec_type: ["AUTO", "HTTP1", "HTTP2"],
     forward_client_cert_details: ["SANITIZE"],
-    stream_error_on_invalid_http_message: ["false"],
 });
 supports!(pub INTERNAL_ADDRESSES =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.InternalAddressConfig" {
@@ -133,7 +135,9 @@ impl Check<'_> {
             http: self.context.scope(&lists::http::SCOPE, &prefix),
             listener: self.context.scope(&lists::listener::HTTP_SCOPE, &listener),
             codec: self.context.scope(&lists::http1::SCOPE, &"http1".into()),
+            http2: self.context.scope(&lists::http2::SCOPE, &"http2".into()),
         };
+        let codec = codec_options(proto, &common);
         Some(Config {
             identity: self.identity(proto),
             timeouts: timeouts(proto, &common),
@@ -142,12 +146,31 @@ impl Check<'_> {
             path: path_rules(proto),
             routes: routes?,
             access_logs,
-            codec: codec_options(proto, &common),
+            codec_type: match proto.codec_type() {
+                proto::CodecType::Http1 => CodecType::Http1,
+                proto::CodecType::Http2 => CodecType::Http2,
+                proto::CodecType::Auto | proto::CodecType::Http3 => CodecType::Auto,
+            },
+            http2: self.http2_options(proto, &codec),
+            codec,
             max_requests_per_connection: common.max_requests_per_connection.map(|v| v.value).filter(|n| *n > 0),
             proxy_100_continue: proto.proxy_100_continue,
             local_ip: crate::net::first_local_ip(),
             scopes,
         })
+    }
+
+    fn http2_options(&self, proto: &Proto, codec: &ServerOptions) -> http2::ServerOptions {
+        let stream_errors = proto.stream_error_on_invalid_http_message.as_ref().map(|v| v.value);
+        let message = proto.http2_protocol_options.clone().unwrap_or_default();
+        http2::ServerOptions {
+            http2: Http2Options::from_proto(&message, stream_errors),
+            max_head_bytes: codec.max_head_bytes,
+            max_headers: codec.max_headers,
+            underscores: codec.underscores,
+            proxy_100_continue: codec.proxy_100_continue,
+            buffer_limit: self.listener.buffer_limit,
+        }
     }
 
     fn routes(&mut self, proto: &Proto) -> Option<Arc<RouteConfig>> {

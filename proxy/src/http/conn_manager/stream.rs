@@ -11,18 +11,20 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use nuncio_core::access_log::{LogContext, LogType};
-use nuncio_core::http::{Chunk, HeaderMap, LocalReply, RequestHead, ResponseHead, StreamControl};
+use nuncio_core::http::{Chunk, HeaderMap, LocalReply, RequestHead, ResponseHead, StreamControl, Version};
 use nuncio_core::net::ConnectionInfo;
 use nuncio_core::stats::GaugeGuard;
 use nuncio_core::stats::lists::http::{self as stat, Hcm};
 use nuncio_core::stream_info::{ResponseFlag, StreamInfo};
 use tokio::time::Instant;
 
+use super::alarm::Alarm;
 use super::down::Down;
 use super::filter_chain::{DataOutcome, DecodeChain, EncodeChain, HeadOutcome};
 use super::{HttpConnectionManager, hygiene, local_reply};
-use crate::codec::Body;
 use crate::codec::http1::BodyError;
+use crate::codec::http2::StreamError;
+use crate::codec::{Body, GoneReason};
 use crate::http::router::{Failure, Router};
 use crate::lifecycle::Drain;
 
@@ -111,6 +113,8 @@ pub struct ActiveStream {
     idle_deadline: Option<Instant>,
     duration_deadline: Option<Instant>,
     active: Option<GaugeGuard<Hcm>>,
+    /// Of a stream that has a task of its own; HTTP/1 connections have theirs.
+    pub alarm: Alarm,
 }
 
 impl ActiveStream {
@@ -140,6 +144,7 @@ impl ActiveStream {
             idle_deadline: None,
             duration_deadline: None,
             active: None,
+            alarm: Alarm::default(),
         }
     }
 
@@ -194,6 +199,22 @@ impl ActiveStream {
         self.close_after = true;
         self.decode = Decode::Done;
         self.reply(reply);
+    }
+
+    /// A head that was no message: there is nobody to answer, but the log hears of it.
+    pub fn begin_broken(
+        &mut self,
+        manager: &HttpConnectionManager,
+        connection: &Rc<ConnectionInfo>,
+        drain: &Rc<Drain>,
+        details: &'static str,
+    ) {
+        self.request.clear();
+        self.request.version = Version::Http2;
+        self.admit(manager, connection, drain);
+        let mut info = self.control.info_mut();
+        info.flags.insert(ResponseFlag::DownstreamProtocolError);
+        info.set_details(details);
     }
 
     fn admit(
@@ -259,7 +280,7 @@ impl ActiveStream {
         }
         let buffers = &manager.worker.buffers;
         if let Poll::Ready(Err(_)) = down.poll_flush(cx, buffers) {
-            return Poll::Ready(self.client_gone());
+            return Poll::Ready(self.client_lost(cx, down, manager, scratch));
         }
         if let Err(failure) = self.router.flush(cx, buffers) {
             self.upstream_failed(failure, manager);
@@ -267,8 +288,10 @@ impl ActiveStream {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if self.watches_client() && down.poll_gone(cx, scratch).is_ready() {
-            return Poll::Ready(self.client_gone());
+        if (down.is_shared() || self.watches_client())
+            && let Poll::Ready(reason) = down.poll_gone(cx, scratch)
+        {
+            return Poll::Ready(self.client_left(&reason, manager));
         }
         Poll::Pending
     }

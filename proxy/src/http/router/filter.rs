@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
-use nuncio_core::http::{HeaderMap, LocalReply, RequestHead, ResponseHead, RouteView, StreamControl};
+use nuncio_core::http::{Chunk, HeaderMap, LocalReply, RequestHead, ResponseHead, RouteView, StreamControl};
 use nuncio_core::stats::lists::cluster::{self as stat};
 use nuncio_core::stats::lists::http as http_stat;
 use nuncio_core::stream_info::ResponseFlag;
@@ -233,7 +233,7 @@ impl Router {
         self.upstream.send_head(request, end, control, buffers)
     }
 
-    pub fn send_data(&mut self, cx: &mut Context<'_>, buffers: &Buffers, data: &[u8]) -> Result<(), Failure> {
+    pub fn send_data(&mut self, cx: &mut Context<'_>, buffers: &Buffers, data: &Chunk<'_>) -> Result<(), Failure> {
         if data.is_empty() {
             return Ok(());
         }
@@ -242,7 +242,7 @@ impl Router {
     }
 
     pub fn send_end(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Result<(), Failure> {
-        self.upstream.send_data(cx, buffers, &[], true)
+        self.upstream.send_data(cx, buffers, &Chunk::Lent(&[]), true)
     }
 
     pub fn send_trailers(&mut self, trailers: &HeaderMap, buffers: &Buffers) -> Result<(), Failure> {
@@ -252,6 +252,11 @@ impl Router {
     /// Ready when the upstream takes more.
     pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<Result<(), Failure>> {
         self.upstream.poll_writable(cx, buffers)
+    }
+
+    /// How much is worth reading for the upstream at once.
+    pub fn read_size(&self) -> usize {
+        self.upstream.read_size()
     }
 
     /// Writes what can be written now.

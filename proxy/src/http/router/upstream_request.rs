@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use nuncio_core::http::{HeaderMap, RequestHead, ResponseHead, StreamControl, Version};
+use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, StreamControl, Version};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::{Choice, Host, LbContext};
 use tokio::time::Instant;
@@ -147,11 +147,11 @@ impl UpstreamRequest {
         &mut self,
         cx: &mut Context<'_>,
         buffers: &Buffers,
-        data: &[u8],
+        data: &Chunk<'_>,
         end: bool,
     ) -> Result<(), Failure> {
         let State::Open(conn) = &mut self.state else { return Ok(()) };
-        conn.send_data(cx, buffers, data, end).map_err(|_| self.cut())
+        conn.send_data(cx, buffers, data.as_slice(), end).map_err(|_| self.cut())
     }
 
     pub fn send_trailers(&mut self, trailers: &HeaderMap, buffers: &Buffers) -> Result<(), Failure> {
@@ -168,6 +168,11 @@ impl UpstreamRequest {
             }
             _ => Poll::Ready(Ok(())),
         }
+    }
+
+    /// How much is worth reading for it at once.
+    pub fn read_size(&self) -> usize {
+        usize::MAX
     }
 
     pub fn flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Result<(), Failure> {

@@ -96,7 +96,7 @@ async fn refused(fields: &[(&str, &str)], stream_errors: bool) -> (Option<(u8, u
     let verdict = tokio::time::timeout(Duration::from_secs(1), async {
         loop {
             let seen = client.read().await?;
-            if seen.kind == GOAWAY || (seen.kind == RST_STREAM && (stream_errors || seen.code() != PROTOCOL_ERROR)) {
+            if matches!(seen.kind, GOAWAY | RST_STREAM) {
                 return Some((seen.kind, seen.code()));
             }
         }

@@ -81,13 +81,13 @@ impl ActiveStream {
                 }
                 Ok(Body::Trailers(trailers)) => self.request_trailers = Some(trailers),
                 Ok(Body::End) => {}
-                Err(error) => self.request_broken(error, manager),
+                Err(error) => self.request_broken(error, down, manager),
             }
             return Poll::Ready(());
         }
         if self.collected.len() > limit && !partial {
             manager.failures.inc(stat::DOWNSTREAM_RQ_TOO_LARGE);
-            self.close_after = true;
+            self.close_after |= !down.is_shared();
             self.reply(LocalReply::new(413, "request_payload_too_large").body("Payload Too Large"));
             return Poll::Ready(());
         }
@@ -150,7 +150,8 @@ impl ActiveStream {
             }
             return Poll::Ready(());
         }
-        match ready!(down.poll_body(cx, scratch)) {
+        let most = scratch.len().min(self.router.read_size());
+        match ready!(down.poll_body(cx, &mut scratch[..most])) {
             Ok(Body::Data(mut chunk)) => {
                 self.control.info_mut().bytes_received += chunk.len() as u64;
                 let end = false;
@@ -171,7 +172,7 @@ impl ActiveStream {
                     self.data_decided(cx, outcome, &chunk, manager);
                 }
             }
-            Err(error) => self.request_broken(error, manager),
+            Err(error) => self.request_broken(error, down, manager),
         }
         Poll::Ready(())
     }
@@ -185,8 +186,8 @@ impl ActiveStream {
     ) {
         let sent = match outcome {
             DataOutcome::Reply(reply) => return self.reply(*reply),
-            DataOutcome::Passed(Some(bytes)) => self.router.send_data(cx, &manager.worker.buffers, &bytes),
-            DataOutcome::Passed(None) => self.router.send_data(cx, &manager.worker.buffers, chunk.as_slice()),
+            DataOutcome::Passed(Some(bytes)) => self.router.send_data(cx, &manager.worker.buffers, &Chunk::Own(bytes)),
+            DataOutcome::Passed(None) => self.router.send_data(cx, &manager.worker.buffers, chunk),
         };
         if let Err(failure) = sent {
             self.upstream_failed(failure, manager);
@@ -205,11 +206,11 @@ impl ActiveStream {
     }
 
     /// The client's body is not what its head promised.
-    pub(super) fn request_broken(&mut self, error: BodyError, manager: &HttpConnectionManager) {
-        self.close_after = true;
+    pub(super) fn request_broken(&mut self, error: BodyError, down: &Down<'_>, manager: &HttpConnectionManager) {
+        self.close_after |= !down.is_shared();
         match error {
-            BodyError::Gone(_) => {
-                let end = self.client_gone();
+            BodyError::Gone(reason) => {
+                let end = self.client_left(&reason, manager);
                 self.encode = Encode::Done(end);
             }
             BodyError::Refused(error) => {

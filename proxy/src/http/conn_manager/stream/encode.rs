@@ -56,7 +56,7 @@ impl ActiveStream {
                     self.encode = Encode::Done(end);
                 }
                 Err(_) => {
-                    let end = self.client_gone();
+                    let end = self.client_lost(cx, down, manager, scratch);
                     self.encode = Encode::Done(end);
                 }
             },
@@ -94,7 +94,7 @@ impl ActiveStream {
         hygiene::mutate_response(&mut self.response, &self.request, &manager.config.identity, &date);
         let collected = std::mem::take(&mut self.encode_collected);
         let bodiless = (self.response.framing.is_none() || self.request.is_head()) && collected.is_empty();
-        if !down.request_complete() && matches!(self.source, Source::Local(_)) {
+        if !down.is_shared() && !down.request_complete() && matches!(self.source, Source::Local(_)) {
             // An answer before the request was read: HTTP/1 cannot go on after it.
             self.close_after = true;
         }
@@ -185,15 +185,16 @@ impl ActiveStream {
             self.response_data_decided(cx, outcome, &Chunk::Lent(&[]), down, manager);
             return Poll::Ready(());
         }
-        if down.write_buffered() > 0 && ready!(down.poll_flush(cx, &manager.worker.buffers)).is_err() {
-            let end = self.client_gone();
-            self.encode = Encode::Done(end);
-            return Poll::Ready(());
-        }
         if self.response_ended {
             self.end_response(cx, down, manager);
             return Poll::Ready(());
         }
+        if ready!(down.poll_writable(cx, &manager.worker.buffers)).is_err() {
+            let end = self.client_lost(cx, down, manager, scratch);
+            self.encode = Encode::Done(end);
+            return Poll::Ready(());
+        }
+        let most = scratch.len().min(down.read_size());
         match &mut self.source {
             Source::Local(body) => {
                 let mut chunk = Chunk::Own(std::mem::take(body));
@@ -202,7 +203,7 @@ impl ActiveStream {
                     ready!(self.encode_chain.poll_data(cx, &mut chunk, true, &mut self.response, &self.control));
                 self.response_data_decided(cx, outcome, &chunk, down, manager);
             }
-            Source::Upstream => match ready!(self.router.poll_body(cx, scratch)) {
+            Source::Upstream => match ready!(self.router.poll_body(cx, &mut scratch[..most])) {
                 Ok(Body::Data(mut chunk)) => {
                     let outcome =
                         ready!(self.encode_chain.poll_data(cx, &mut chunk, false, &mut self.response, &self.control));
@@ -242,45 +243,53 @@ impl ActiveStream {
         down: &mut Down<'_>,
         manager: &HttpConnectionManager,
     ) {
-        let bytes = match &outcome {
-            DataOutcome::Reply(_) => &[],
-            DataOutcome::Passed(Some(bytes)) => &bytes[..],
-            DataOutcome::Passed(None) => chunk.as_slice(),
+        let passed;
+        let chunk = match outcome {
+            DataOutcome::Reply(reply) => return self.reply(*reply),
+            DataOutcome::Passed(Some(bytes)) => {
+                passed = Chunk::Own(bytes);
+                &passed
+            }
+            DataOutcome::Passed(None) => chunk,
         };
-        if let DataOutcome::Reply(reply) = outcome {
-            return self.reply(*reply);
-        }
-        if bytes.is_empty() {
+        if chunk.is_empty() {
             return;
         }
-        self.control.info_mut().bytes_sent += bytes.len() as u64;
-        if let Err(error) = down.send_data(cx, &manager.worker.buffers, bytes, false) {
-            self.not_sent(&error);
+        self.control.info_mut().bytes_sent += chunk.len() as u64;
+        if let Err(error) = down.send_data(cx, &manager.worker.buffers, chunk, false) {
+            self.not_sent(cx, &error, down, manager);
         }
     }
 
     fn end_response(&mut self, cx: &mut Context<'_>, down: &mut Down<'_>, manager: &HttpConnectionManager) {
-        match down.send_data(cx, &manager.worker.buffers, &[], true) {
+        match down.send_data(cx, &manager.worker.buffers, &Chunk::Lent(&[]), true) {
             Ok(()) => self.response_complete(down),
-            Err(error) => self.not_sent(&error),
+            Err(error) => self.not_sent(cx, &error, down, manager),
         }
     }
 
     /// A body that is not as long as its head said is our fault or the upstream's; anything else
     /// means that the client is gone.
-    fn not_sent(&mut self, error: &std::io::Error) {
+    fn not_sent(
+        &mut self,
+        cx: &mut Context<'_>,
+        error: &std::io::Error,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+    ) {
         if error.kind() == std::io::ErrorKind::InvalidData {
             self.encode = Encode::Done(End::Reset);
             return;
         }
-        let end = self.client_gone();
+        // Only HTTP/1 needs room to find out, and does not ask.
+        let end = self.client_lost(cx, down, manager, &mut []);
         self.encode = Encode::Done(end);
     }
 
     fn response_complete(&mut self, down: &Down<'_>) {
         self.encode = Encode::Flush;
         self.control.info_mut().timings.last_downstream_tx = Some(Instant::now());
-        if !down.request_complete() {
+        if !down.request_complete() && !down.is_shared() {
             self.close_after = true;
         }
         // Nobody wants the rest of the request.

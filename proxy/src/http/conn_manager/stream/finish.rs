@@ -60,14 +60,55 @@ impl ActiveStream {
     }
 
     /// The client left, or cannot be written to: everything of this stream is given up.
-    pub fn client_gone(&mut self) -> End {
+    pub fn client_gone(&mut self, reason: Option<&GoneReason>) -> End {
         self.decode_chain.abandon();
         self.encode_chain.abandon();
         self.router.abandon();
+        let (flag, details) = match reason {
+            Some(GoneReason::Stream(StreamError::Reset | StreamError::Satisfied)) => {
+                (ResponseFlag::DownstreamRemoteReset, "http2.remote_reset")
+            }
+            Some(GoneReason::Stream(StreamError::Refused)) => {
+                (ResponseFlag::DownstreamRemoteReset, "http2.remote_refuse")
+            }
+            Some(GoneReason::Stream(StreamError::Protocol(details))) => {
+                (ResponseFlag::DownstreamProtocolError, *details)
+            }
+            _ => (ResponseFlag::DownstreamConnectionTermination, "downstream_remote_disconnect"),
+        };
         let mut info = self.control.info_mut();
-        info.flags.insert(ResponseFlag::DownstreamConnectionTermination);
-        info.set_details("downstream_remote_disconnect");
+        info.flags.insert(flag);
+        info.set_details(details);
         End::ClientGone
+    }
+
+    /// The same, and counted.
+    pub(super) fn client_left(&mut self, reason: &GoneReason, manager: &HttpConnectionManager) -> End {
+        if let GoneReason::Stream(StreamError::Reset | StreamError::Satisfied | StreamError::Refused) = reason {
+            manager.failures.inc(stat::DOWNSTREAM_RQ_RX_RESET);
+        }
+        self.client_gone(Some(reason))
+    }
+
+    /// The client cannot be written to: the reason is asked of the connection.
+    pub(super) fn client_lost(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+        scratch: &mut [u8],
+    ) -> End {
+        match down.is_shared().then(|| down.poll_gone(cx, scratch)) {
+            Some(Poll::Ready(reason)) => self.client_left(&reason, manager),
+            _ => self.client_gone(None),
+        }
+    }
+
+    /// Reset before it could have been answered: no status yet, and younger than Envoy's limit of one second, which it
+    /// compares with whole seconds.
+    pub fn is_premature(&self) -> bool {
+        let info = self.control.info();
+        info.response_code.is_none() && info.start.elapsed().as_secs() <= 1
     }
 
     /// Counts and logs the stream, and makes it ready for the next.
