@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::access_log::LogFiles;
 use crate::error::ConfigError;
 use crate::random::Rng;
+use crate::runtime::Runtime;
 use crate::stats::{Scope, ScopeId, Store, WorkerStats};
 use crate::time::WallClock;
 use crate::upstream::AsyncClient;
@@ -24,11 +25,14 @@ pub struct WorkerContext {
     pub stats: Rc<WorkerStats>,
     /// Calls to named clusters from this thread.
     pub client: Rc<dyn AsyncClient>,
+    pub runtime: Rc<dyn Runtime>,
 }
 
 /// What a factory is told while a configuration is read, on the main thread.
 pub struct FactoryContext<'a> {
-    /// Where the object's statistics begin, e.g. `http.ingress.`.
+    /// The configured name of the object that is read: the key of an HTTP filter's per-route configuration.
+    pub name: &'a str,
+    /// The owner's `stat_prefix`, e.g. a connection manager's for its filters.
     pub stat_prefix: &'a str,
     /// Whether a cluster of that name is configured now.
     pub has_cluster: &'a dyn Fn(&str) -> bool,

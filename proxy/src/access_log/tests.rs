@@ -7,6 +7,7 @@ use nuncio_api::pb::envoy::config::accesslog::v3::AccessLogFilter;
 use nuncio_api::pb::envoy::config::core::v3::Node;
 use nuncio_core::access_log::{LogFiles, LogType};
 use nuncio_core::http::{RequestHead, ResponseHead};
+use nuncio_core::runtime::NoRuntime;
 use nuncio_core::stats::{Store, WorkerStats};
 use nuncio_core::stream_info::{ResponseFlag, StreamInfo};
 use nuncio_core::time::WallClock;
@@ -58,6 +59,7 @@ fn worker() -> WorkerContext {
         clock: WallClock::System,
         stats: WorkerStats::new(|_| ()),
         client: Rc::new(Nobody),
+        runtime: Rc::new(NoRuntime),
     }
 }
 
@@ -65,6 +67,7 @@ fn checked(logs: &[pb::AccessLog], kept: &Kept) -> Result<Vec<Arc<dyn AccessLogC
     let (warnings, node, stats, scopes) =
         (RefCell::default(), Arc::new(Node::default()), RefCell::new(Store::new()), RefCell::default());
     let context = FactoryContext {
+        name: "",
         stat_prefix: "",
         has_cluster: &|_| true,
         warnings: &warnings,

@@ -82,6 +82,7 @@ mod tests {
     fn read(message: &pb::Admin) -> Result<Option<AdminConfig>, Vec<ConfigError>> {
         let flush = FlushPolicy { interval: Duration::from_secs(10), min_size: 65_536 };
         let context = FactoryContext {
+            name: "",
             stat_prefix: "",
             has_cluster: &|_| false,
             warnings: &RefCell::default(),

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use nuncio_core::access_log::{AccessLog, LogContext};
 use nuncio_core::http::{LocalReply, RequestHead, RouteView, StreamControl};
-use nuncio_core::runtime::{NoRuntime, Runtime};
+use nuncio_core::runtime::Runtime;
 use nuncio_core::stats::Stats;
 use nuncio_core::stats::lists::http::{self as stat, Hcm, HcmFailures, HcmTimes, Router as RouterList};
 use nuncio_core::stats::lists::http2::Codec as Http2Codec;
@@ -227,7 +227,7 @@ impl NetworkFilterConfig for Handle {
             codec_options: Rc::new(config.codec.clone()),
             http2_options: Rc::new(config.http2.clone()),
             http2: Stats::new(stats, config.scopes.http2),
-            runtime: Rc::new(NoRuntime),
+            runtime: worker.context.runtime.clone(),
             free: RefCell::default(),
             scratch: Cell::default(),
             worker: worker.clone(),

@@ -21,6 +21,7 @@ use nuncio_api::{Element, LoadedBootstrap};
 use nuncio_core::extension::WorkerContext;
 use nuncio_core::net::Address;
 use nuncio_core::random::Rng;
+use nuncio_core::runtime::NoRuntime;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
 use serde_json::{Value, json};
@@ -97,6 +98,7 @@ impl AdminInterface {
             clock: WallClock::System,
             stats: facts.store.borrow().main().clone(),
             client: Rc::new(NoClusters),
+            runtime: Rc::new(NoRuntime),
         };
         let settings = Settings {
             limits: Limits::default(),

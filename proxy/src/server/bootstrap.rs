@@ -134,6 +134,7 @@ pub fn assemble(
     let clusters = clusters(&loaded, extensions.host_sources, &store, &mut report);
     let (warnings, scopes) = (RefCell::default(), RefCell::default());
     let context = FactoryContext {
+        name: "",
         stat_prefix: "",
         has_cluster: &|name| clusters.contains(name),
         warnings: &warnings,

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use futures_util::future::LocalBoxFuture;
 use nuncio_core::extension::WorkerContext;
 use nuncio_core::random::Rng;
+use nuncio_core::runtime::NoRuntime;
 use nuncio_core::stats::WorkerStats;
 use nuncio_core::time::WallClock;
 use nuncio_core::upstream::AsyncClient;
@@ -125,6 +126,7 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
             clock: seed.clock,
             stats,
             client: Rc::new(ClusterClient::new(&clusters)),
+            runtime: Rc::new(NoRuntime),
         },
         buffers,
         clusters,

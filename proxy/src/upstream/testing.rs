@@ -15,6 +15,7 @@ use nuncio_api::pb::envoy::config::cluster::v3 as pb;
 use nuncio_core::extension::WorkerContext;
 use nuncio_core::net::{Address, Connect, ConnectOptions, Connected, Io, Stream};
 use nuncio_core::random::Rng;
+use nuncio_core::runtime::NoRuntime;
 use nuncio_core::stats::lists::cluster;
 use nuncio_core::stats::{ScopeId, Store};
 use nuncio_core::time::WallClock;
@@ -215,6 +216,7 @@ impl House {
             clock: WallClock::fixed(std::time::UNIX_EPOCH),
             stats: self.store.borrow().main().clone(),
             client: Rc::new(NoCalls),
+            runtime: Rc::new(NoRuntime),
         };
         Rc::new(Worker {
             context,

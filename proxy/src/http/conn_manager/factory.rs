@@ -102,7 +102,8 @@ impl NetworkFilterFactory for Factory {
         context: &FactoryContext<'_>,
     ) -> Result<Arc<dyn NetworkFilterConfig>, Vec<ConfigError>> {
         let proto: Proto = nuncio_api::any::decode(config).map_err(|e| vec![ConfigError::new(e.path, e.reason)])?;
-        let mut check = Check { errors: Vec::new(), filters: &self.filters, listener, context };
+        let stat_prefix = proto.stat_prefix.clone();
+        let mut check = Check { errors: Vec::new(), filters: &self.filters, listener, context, stat_prefix };
         let config = check.config(&proto);
         match config {
             Some(config) if check.errors.is_empty() => Ok(Arc::new(Handle(Arc::new(config)))),
@@ -117,6 +118,7 @@ struct Check<'a> {
     filters: &'a HttpFilters,
     listener: &'a Arc<ListenerInfo>,
     context: &'a FactoryContext<'a>,
+    stat_prefix: String,
 }
 
 impl Check<'_> {
@@ -276,7 +278,8 @@ impl Check<'_> {
             }
             return None;
         };
-        match factory.create(config, self.context) {
+        let context = FactoryContext { name: &proto.name, stat_prefix: &self.stat_prefix, ..*self.context };
+        match factory.create(config, &context) {
             Ok(made) => {
                 Some(ConfiguredFilter { name: proto.name.as_str().into(), config: made, disabled: proto.disabled })
             }

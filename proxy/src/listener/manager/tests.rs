@@ -41,6 +41,7 @@ impl Bench {
 
     fn prepare(&self, message: &pb::Listener, digest: u64) -> Prepared {
         let context = FactoryContext {
+            name: "",
             stat_prefix: "",
             has_cluster: &|_| true,
             warnings: &RefCell::default(),

@@ -74,6 +74,7 @@ impl Bench {
         };
         let (warnings, scopes, node) = (RefCell::default(), RefCell::default(), Arc::new(Node::default()));
         let context = FactoryContext {
+            name: "",
             stat_prefix: "",
             has_cluster: &|_| true,
             warnings: &warnings,
