@@ -44,12 +44,16 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rustls", &["proxy/src/tls", "testkit"]),
     ("socket2", &["proxy/src/net", "proxy/tests"]),
     ("nix", &["proxy/src/net", "proxy/tests", "benches"]),
+    ("tokio::net", &["proxy/src/net", "core/src/net", "proxy/tests", "testkit", "benches"]),
     ("hickory_resolver", &["discovery/src/dns"]),
     ("envoy_types", &["api"]),
     ("saphyr_parser", &["api"]),
     ("prost_reflect", &["api"]),
     ("anyhow", &["proxy/src/main.rs", "benches"]),
 ];
+
+/// Folders of which each file has an entry in the file of the same name.
+const LISTS: &[&str] = &["proxy/src/http/filters", "proxy/src/network", "proxy/src/cli", "discovery/src/sources"];
 
 /// The only files with `unsafe` code.
 const UNSAFE: &[&str] = &["proxy/src/net/sys.rs"];
@@ -87,6 +91,11 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
     text.lines().take_while(|line| *line != "#[cfg(test)]").filter(|line| !line.trim_start().starts_with("//"))
 }
 
+/// Tests of a file that grew into a file of their own.
+fn is_tests(name: &str) -> bool {
+    name.ends_with("/tests.rs") || name.contains("/tests/") || name.ends_with("/testing.rs")
+}
+
 fn report(problems: Vec<String>) {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
@@ -98,7 +107,7 @@ fn imports_point_down() {
     for (name, text) in sources() {
         let Some(inside) = name.strip_prefix("proxy/src/") else { continue };
         let layer = inside.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-        if matches!(layer, "lib" | "main") || inside.ends_with("tests.rs") {
+        if matches!(layer, "lib" | "main") || is_tests(&name) {
             continue;
         }
         let Some(own) = rank(layer) else {
@@ -125,8 +134,7 @@ fn each_foreign_library_has_one_home() {
     let mut problems = Vec::new();
     for (name, text) in sources() {
         for (library, homes) in HOMES {
-            let tests = name.ends_with("tests.rs") || name.ends_with("testing.rs") || name.ends_with("guard.rs");
-            if tests || homes.iter().any(|home| name.starts_with(home)) || name.contains("/fuzz/") {
+            if is_tests(&name) || homes.iter().any(|home| name.starts_with(home)) || name.contains("/fuzz/") {
                 continue;
             }
             let used = code(&text).any(|line| {
@@ -146,7 +154,7 @@ fn each_foreign_library_has_one_home() {
 #[test]
 fn core_opens_no_socket_reads_no_file_and_spawns_no_task() {
     let mut problems = Vec::new();
-    for (name, text) in sources().iter().filter(|(name, _)| name.starts_with("core/src/")) {
+    for (name, text) in sources().iter().filter(|(name, _)| name.starts_with("core/src/") && !is_tests(name)) {
         for banned in
             ["tokio::fs", "std::fs", "spawn_local", "TcpListener", "TcpStream::connect", "UdpSocket", "std::thread"]
         {
@@ -181,6 +189,39 @@ fn every_file_says_what_it_is_for() {
         let head = text.lines().find(|line| !line.starts_with("#!"));
         if !head.is_some_and(|line| line.starts_with("//!")) {
             problems.push(format!("{name}: does not begin with `//!`"));
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn a_long_file_says_why() {
+    let mut problems = Vec::new();
+    for (name, text) in sources() {
+        let lines = text.lines().take_while(|line| *line != "#[cfg(test)]").count();
+        let excused = text
+            .lines()
+            .take_while(|line| line.starts_with("//!"))
+            .any(|line| line.contains("long") || line.contains("500 lines"));
+        if lines > 500 && !excused && !is_tests(&name) {
+            problems.push(format!("{name}: {lines} lines, and its first paragraph does not say why"));
+        }
+    }
+    report(problems);
+}
+
+/// Folders whose files are registered in a list: an author who forgets the line would wonder long.
+#[test]
+fn every_file_of_a_list_is_in_the_list() {
+    let mut problems = Vec::new();
+    for folder in LISTS {
+        let list = fs::read_to_string(root().join(format!("{folder}.rs"))).unwrap();
+        for (name, _) in sources() {
+            let Some(inside) = name.strip_prefix(&format!("{folder}/")) else { continue };
+            let entry = format!("{}::", inside.trim_end_matches(".rs"));
+            if !inside.contains('/') && !code(&list).any(|line| line.contains(&entry)) {
+                problems.push(format!("{name}: not registered in {folder}.rs"));
+            }
         }
     }
     report(problems);

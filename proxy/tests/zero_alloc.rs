@@ -190,7 +190,6 @@ static_resources:
 /// writer gives a buffer back, and a duration falls into a decade that its histogram had no page for
 /// (once for each). So it is the best of some rounds that counts; what every request did, each shows.
 fn allocations_of(proxy: &RunningProxy, request: &str, warm: usize, counted: usize) -> usize {
-    let worker = place("wrk:0");
     let mut client = TcpStream::connect(proxy.socket("in")).unwrap();
     client.set_nodelay(true).unwrap();
     let mut reader = BufReader::new(client.try_clone().unwrap());
@@ -202,6 +201,8 @@ fn allocations_of(proxy: &RunningProxy, request: &str, warm: usize, counted: usi
         }
     };
     exchange(warm);
+    // By now it has a name, which a thread gives itself.
+    let worker = place("wrk:0");
     TRACED.store(worker, Relaxed);
     let mut least = usize::MAX;
     for _ in 0..10 {
