@@ -2,6 +2,8 @@
 
 mod admin;
 mod demo;
+mod examples;
 mod listeners;
+mod mistakes;
 mod running;
 mod tcp_proxy;
