@@ -2,6 +2,7 @@
 //! and for serving, up to the point where sockets are bound.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -131,12 +132,12 @@ pub fn assemble(
     let sockets = SocketPolicy { workers: options.concurrency as usize, share: options.restart_epoch > 0 };
     let mut listeners = ListenerManager::new(extensions.network_filters, sockets, &mut store.borrow_mut());
     let mut report = Report { loaded: &loaded, errors: Vec::new(), warnings: loaded.warnings.clone() };
-    let clusters = clusters(&loaded, extensions.host_sources, &store, &mut report);
+    let (clusters, refused) = clusters(&loaded, extensions.host_sources, &store, &mut report);
     let (warnings, scopes) = (RefCell::default(), RefCell::default());
     let context = FactoryContext {
         name: "",
         stat_prefix: "",
-        has_cluster: &|name| clusters.contains(name),
+        has_cluster: &|name| clusters.contains(name) || refused.contains(name),
         warnings: &warnings,
         node: &node,
         stats: &store,
@@ -183,25 +184,32 @@ pub fn assemble(
     })
 }
 
+/// The clusters, and the names of those that are refused: a route to one of them is not another mistake.
 fn clusters(
     loaded: &LoadedBootstrap,
     sources: Vec<Box<dyn HostSourceFactory>>,
     store: &Rc<RefCell<Store>>,
     report: &mut Report<'_>,
-) -> ClusterManager {
+) -> (ClusterManager, HashSet<String>) {
     let bind = loaded.bootstrap.cluster_manager.as_ref().and_then(|manager| manager.upstream_bind_config.clone());
     let clusters = ClusterManager::new(store, sources, ClusterDefaults { bind }, Rng::from_os(), WallClock::System);
+    let mut refused = HashSet::new();
     for element in &loaded.clusters {
-        let added = element.decode().map_err(|e| vec![e]).and_then(|message| {
-            let breakers = message.circuit_breakers.as_ref();
-            report.warn(element, breakers.map(Thresholds::warnings).unwrap_or_default());
-            clusters.add_static(&message, element.bytes.clone())
-        });
-        if let Err(errors) = added {
+        let message = match element.decode() {
+            Ok(message) => message,
+            Err(e) => {
+                report.fail(element, vec![e]);
+                continue;
+            }
+        };
+        let breakers = message.circuit_breakers.as_ref();
+        report.warn(element, breakers.map(Thresholds::warnings).unwrap_or_default());
+        if let Err(errors) = clusters.add_static(&message, element.bytes.clone()) {
             report.fail(element, errors);
+            refused.insert(message.name);
         }
     }
-    clusters
+    (clusters, refused)
 }
 
 fn add_listener(
