@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use futures_util::future::LocalBoxFuture;
 use nuncio_api::pb::google::protobuf::Any as ProtoAny;
+use tokio::time::Instant;
 
 use super::{Chunk, HeaderMap, LocalReply, RequestHead, ResponseHead};
 use crate::error::ConfigError;
@@ -197,12 +198,16 @@ pub struct StreamState {
     pub upstream_override: RefCell<Option<Arc<str>>>,
     /// The upstream saw this body limit instead of the connection's: `per_request_buffer_limit_bytes`.
     pub buffer_limit: Cell<u64>,
+    /// When the turn began in which the stream runs now: one look at the clock for all that happens
+    /// in it.
+    pub now: Cell<Instant>,
     /// Bytes sent must not be altered by later logic (an upgrade or CONNECT).
     pub is_upgrade: Cell<bool>,
 }
 
 impl StreamControl {
     pub fn new(info: StreamInfo) -> Self {
+        let now = info.start;
         Self(Rc::new(StreamState {
             info: RefCell::new(info),
             connection: RefCell::default(),
@@ -211,6 +216,7 @@ impl StreamControl {
             upstream_override: RefCell::default(),
             buffer_limit: Cell::new(u64::MAX),
             is_upgrade: Cell::new(false),
+            now: Cell::new(now),
         }))
     }
 
@@ -220,6 +226,15 @@ impl StreamControl {
 
     pub fn info_mut(&self) -> RefMut<'_, StreamInfo> {
         self.0.info.borrow_mut()
+    }
+
+    /// The time of this turn.
+    pub fn now(&self) -> Instant {
+        self.0.now.get()
+    }
+
+    pub fn set_now(&self, now: Instant) {
+        self.0.now.set(now);
     }
 
     pub fn state(&self) -> &StreamState {

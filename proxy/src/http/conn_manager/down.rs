@@ -9,6 +9,9 @@ use crate::codec::http1::{BodyError, ServerConn};
 use crate::codec::http2::ServerStream;
 use crate::codec::{Body, Buffers, GoneReason};
 
+/// With less than this unsent, an HTTP/1 client counts as keeping up.
+const LOW_WATERMARK: usize = 16 * 1024;
+
 /// Where a stream reads its request from and writes its response to.
 pub enum Down<'a> {
     Http1(&'a mut ServerConn),
@@ -79,7 +82,8 @@ impl Down<'_> {
     /// Ready when the client takes more: nothing is read for it before.
     pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
         match self {
-            Self::Http1(conn) if conn.write_buffered() == 0 => Poll::Ready(Ok(())),
+            // A head that waits for its first body bytes is no reason: both go out in one write.
+            Self::Http1(conn) if conn.write_buffered() < LOW_WATERMARK => Poll::Ready(Ok(())),
             Self::Http1(conn) => conn.poll_flush(cx, buffers),
             Self::Http2(stream) => stream.poll_writable(cx),
         }

@@ -225,6 +225,7 @@ impl ActiveStream {
     ) -> Instant {
         self.drain = Some(drain.clone());
         let now = Instant::now();
+        self.control.set_now(now);
         manager.stats.inc(stat::DOWNSTREAM_RQ_TOTAL);
         self.active = Some(manager.stats.gauge(stat::DOWNSTREAM_RQ_ACTIVE));
         *self.control.state().connection.borrow_mut() = Some(connection.clone());
@@ -267,6 +268,7 @@ impl ActiveStream {
         manager: &HttpConnectionManager,
         scratch: &mut [u8],
     ) -> Poll<End> {
+        self.control.set_now(Instant::now());
         loop {
             let decoded = self.poll_decode(cx, down, manager, scratch);
             let encoded = self.poll_encode(cx, down, manager, scratch);
@@ -276,7 +278,7 @@ impl ActiveStream {
             if decoded.is_pending() && encoded.is_pending() {
                 break;
             }
-            self.idle_deadline = self.idle_timeout.map(|d| Instant::now() + d);
+            self.idle_deadline = self.idle_timeout.map(|d| self.control.now() + d);
         }
         let buffers = &manager.worker.buffers;
         if let Poll::Ready(Err(_)) = down.poll_flush(cx, buffers) {

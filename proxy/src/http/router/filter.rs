@@ -217,7 +217,7 @@ impl Router {
         if self.upstream.is_idle() {
             self.attempts += 1;
             control.info_mut().attempt_count = self.attempts;
-            self.started.get_or_insert_with(Instant::now);
+            self.started.get_or_insert(control.now());
             self.upstream.begin(&cluster, self.priority(), self.hash)?;
         }
         self.upstream.poll_open(cx, &cluster, self.priority(), control)
@@ -291,7 +291,7 @@ impl Router {
         control: &StreamControl,
         manager: &HttpConnectionManager,
     ) {
-        let now = Instant::now();
+        let now = control.now();
         {
             let mut info = control.info_mut();
             info.timings.first_upstream_rx = Some(now);
@@ -349,7 +349,7 @@ impl Router {
 
     /// The response is read to its end: the connection may serve others.
     pub fn response_complete(&mut self, control: &StreamControl) {
-        let now = Instant::now();
+        let now = control.now();
         control.info_mut().timings.last_upstream_rx = Some(now);
         self.response_ended = true;
         self.deadline = None;

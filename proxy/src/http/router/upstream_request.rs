@@ -7,7 +7,6 @@ use std::task::{Context, Poll, ready};
 use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, StreamControl, Version};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::{Choice, Host, LbContext};
-use tokio::time::Instant;
 
 use super::failure::{Failure, Reset};
 use crate::codec::http1::UpstreamError;
@@ -138,7 +137,7 @@ impl UpstreamRequest {
             return Err(Failure::new(Reset::ProtocolError));
         }
         let mut info = control.info_mut();
-        info.timings.first_upstream_tx = Some(Instant::now());
+        info.timings.first_upstream_tx = Some(control.now());
         info.upstream_header_bytes_sent = request.headers.byte_size() as u64;
         Ok(())
     }

@@ -197,7 +197,7 @@ impl ActiveStream {
     fn request_sent(&mut self) {
         self.decode = Decode::Done;
         self.request_deadline = None;
-        let now = Instant::now();
+        let now = self.control.now();
         let mut info = self.control.info_mut();
         info.timings.last_downstream_rx.get_or_insert(now);
         info.timings.last_upstream_tx = Some(now);

@@ -108,7 +108,7 @@ impl ActiveStream {
         {
             let mut info = self.control.info_mut();
             info.response_code = Some(self.response.status);
-            info.timings.first_downstream_tx = Some(Instant::now());
+            info.timings.first_downstream_tx = Some(self.control.now());
             info.downstream_header_bytes_sent = self.response.headers.byte_size() as u64;
             if info.response_code_details.is_none() {
                 info.set_details("via_upstream");
@@ -288,7 +288,8 @@ impl ActiveStream {
 
     fn response_complete(&mut self, down: &Down<'_>) {
         self.encode = Encode::Flush;
-        self.control.info_mut().timings.last_downstream_tx = Some(Instant::now());
+        let now = self.control.now();
+        self.control.info_mut().timings.last_downstream_tx = Some(now);
         if !down.request_complete() && !down.is_shared() {
             self.close_after = true;
         }

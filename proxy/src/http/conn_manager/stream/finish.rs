@@ -13,6 +13,7 @@ impl ActiveStream {
 
     /// Acts on what is due at `now`. The next poll sends what was decided.
     pub fn expire(&mut self, now: Instant, down: &mut Down<'_>, manager: &HttpConnectionManager) {
+        self.control.set_now(now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if matches!(self.encode, Encode::Done(_)) {
             return;
@@ -118,7 +119,7 @@ impl ActiveStream {
             self.request.clear();
             return;
         }
-        let now = Instant::now();
+        let now = self.control.now();
         {
             let mut info = self.control.info_mut();
             info.timings.end = Some(now);
