@@ -10,6 +10,7 @@
 //! - [`access_log`]: what a log writer is told
 //! - [`stats`]: counters, gauges and histograms: written by one worker without a lock, summed by main
 //! - [`upstream`]: hosts, host sets, cluster facts, the calls other rooms may make
+//! - [`dns`]: questions to the domain name system, and what an answer means
 //! - [`extension`]: what a factory and a worker hand to those they make
 //! - [`matcher`]: tests of strings, headers, paths, addresses, metadata
 //! - [`metadata`]: structured metadata of hosts, routes and streams
@@ -20,6 +21,7 @@
 //! Direction: everything imports `api` at most.
 
 pub mod access_log;
+pub mod dns;
 pub mod error;
 pub mod extension;
 pub mod http;

@@ -8,6 +8,6 @@ pub mod load_balancer;
 
 pub use client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
 pub use cluster_info::ClusterInfo;
-pub use host::{Health, HealthFlag, HealthFlags, Host, HostCounts, HostLoad, HostSpec, Locality};
+pub use host::{AddressText, Health, HealthFlag, HealthFlags, Host, HostCounts, HostLoad, HostSpec, Locality, Place};
 pub use host_set::{HostSet, Hosts, LocalityHosts, PrioritySet};
 pub use load_balancer::{Choice, LbContext, LoadBalancer, OverrideHost, PriorityLoad};

@@ -11,6 +11,7 @@ use nuncio_core::random::Rng;
 use nuncio_core::time::WallClock;
 
 use crate::Assignment;
+use crate::dns::DnsResolvers;
 
 /// The hosts of one cluster, from its checked configuration.
 pub trait HostSource {
@@ -41,6 +42,7 @@ pub trait HostSourceFactory {
 pub struct SourceContext {
     pub rng: Rng,
     pub clock: WallClock,
+    pub dns: Rc<dyn DnsResolvers>,
 }
 
 /// Receives what a source says.
@@ -50,6 +52,19 @@ pub trait HostUpdates {
 
     /// Nobody answered, or nonsense: what was known before still holds.
     fn failed(&self, reason: String);
+
+    fn count(&self, event: UpdateEvent);
+}
+
+/// What sources count besides failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpdateEvent {
+    /// Somebody is asked (`update_attempt`).
+    Attempt,
+    /// And answered (`update_success`).
+    Success,
+    /// The answer says nothing of this cluster (`update_empty`).
+    Empty,
 }
 
 /// The only door by which a source speaks.
@@ -64,6 +79,10 @@ impl HostSink {
     /// An authority answered: these hosts there are, and no others. An empty answer empties the cluster.
     pub fn replace(&self, assignment: impl Into<Assignment>) {
         self.0.replace(assignment.into());
+    }
+
+    pub fn count(&self, event: UpdateEvent) {
+        self.0.count(event);
     }
 
     /// There was no answer; not to be confused with an empty one.

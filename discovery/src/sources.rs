@@ -1,15 +1,28 @@
 //! The discovery types, one file each.
 
+mod dns;
+mod logical_dns;
 mod static_;
+mod strict_dns;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use nuncio_api::pb::envoy::config::cluster::v3::{Cluster, cluster::ClusterDiscoveryType};
+use nuncio_api::support::Entry;
 use nuncio_core::error::ConfigError;
 
 use crate::{HostSource, HostSourceFactory};
 
+/// What is honoured of the messages that the discovery types read.
+pub static SUPPORTED: &[&[&Entry]] =
+    &[dns::SUPPORTED, crate::dns::config::SUPPORTED, crate::dns::refresh::SUPPORTED, crate::assignment::SUPPORTED];
+
 pub fn factories() -> Vec<Box<dyn HostSourceFactory>> {
     vec![
-        Box::new(static_::Factory), //
+        Box::new(static_::Factory),
+        Box::new(strict_dns::Factory),
+        Box::new(logical_dns::Factory),
+        Box::new(dns::Factory),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! What is in the binary: one call for each room's list. Read it to know what this build can do.
 
 use nuncio_api::Support;
+use nuncio_api::support::Entry;
 use nuncio_discovery::HostSourceFactory;
 
 use crate::network::{self, NetworkFilters};
@@ -20,28 +21,34 @@ pub fn standard() -> Extensions {
     Extensions {
         network_filters: NetworkFilters::new(network::factories().into_iter().chain(http::factories()).collect()),
         host_sources: nuncio_discovery::sources::factories(),
-        support: Support::new(&[
-            nuncio_core::matcher::SUPPORTED,
-            nuncio_core::runtime::SUPPORTED,
-            nuncio_discovery::assignment::SUPPORTED,
-            upstream::cluster::SUPPORTED,
-            upstream::circuit_breaker::SUPPORTED,
-            upstream::http_options::SUPPORTED,
-            upstream::lb_config::SUPPORTED,
-            format::SUPPORTED,
-            access_log::SUPPORTED,
-            access_log::filter::SUPPORTED,
-            admin::config::SUPPORTED,
-            stats_sink::SUPPORTED,
-            server::bootstrap::SUPPORTED,
-            listener::config::SUPPORTED,
-            network::SUPPORTED,
-            network::tcp_proxy::SUPPORTED,
-            codec::http2::SUPPORTED,
-            http::router::SUPPORTED,
-            http::conn_manager::SUPPORTED,
-        ]),
+        support: support(),
     }
+}
+
+/// What all rooms honour.
+fn support() -> Support {
+    let mut lists: Vec<&[&Entry]> = nuncio_discovery::sources::SUPPORTED.to_vec();
+    lists.extend([
+        nuncio_core::matcher::SUPPORTED,
+        nuncio_core::runtime::SUPPORTED,
+        upstream::cluster::SUPPORTED,
+        upstream::circuit_breaker::SUPPORTED,
+        upstream::http_options::SUPPORTED,
+        upstream::lb_config::SUPPORTED,
+        format::SUPPORTED,
+        access_log::SUPPORTED,
+        access_log::filter::SUPPORTED,
+        admin::config::SUPPORTED,
+        stats_sink::SUPPORTED,
+        server::bootstrap::SUPPORTED,
+        listener::config::SUPPORTED,
+        network::SUPPORTED,
+        network::tcp_proxy::SUPPORTED,
+        codec::http2::SUPPORTED,
+        http::router::SUPPORTED,
+        http::conn_manager::SUPPORTED,
+    ]);
+    Support::new(&lists)
 }
 
 #[cfg(test)]

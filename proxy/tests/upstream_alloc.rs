@@ -23,6 +23,8 @@ use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
 use nuncio_core::upstream::{Choice, LbContext};
+use nuncio_discovery::SourceContext;
+use nuncio_discovery::dns::SharedResolvers;
 
 struct Counting;
 
@@ -101,8 +103,9 @@ fn house() -> House {
         connection_ids: Default::default(),
     });
     let factories = nuncio_discovery::sources::factories();
-    let manager =
-        ClusterManager::new(&store, factories, ClusterDefaults::default(), Rng::with_seed(1), WallClock::System);
+    let dns = Rc::new(SharedResolvers::new(Rc::default()));
+    let context = SourceContext { rng: Rng::with_seed(1), clock: WallClock::System, dns };
+    let manager = ClusterManager::new(&store, factories, ClusterDefaults::default(), context);
     House { store, manager, worker: Rc::new(Worker(clusters)) }
 }
 

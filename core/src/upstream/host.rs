@@ -1,6 +1,7 @@
 //! One endpoint of a cluster.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
@@ -27,6 +28,9 @@ impl Locality {
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostSpec {
     pub address: Address,
+    /// Set for a host that is a name, wherever that leads at the moment: all its addresses, in the order in which new
+    /// connections try them, `address` first. Such a host remains itself when they change.
+    pub logical: Option<Arc<[Address]>>,
     pub hostname: Arc<str>,
     pub locality: Arc<Locality>,
     pub priority: u32,
@@ -47,6 +51,7 @@ impl HostSpec {
     pub fn new(address: Address) -> Self {
         Self {
             address,
+            logical: None,
             hostname: Arc::default(),
             locality: Locality::none(),
             priority: 0,
@@ -248,6 +253,54 @@ impl HostLoad {
     }
 }
 
+/// Where a logical host is.
+#[derive(Debug)]
+pub struct Place {
+    /// New connections try them in this order.
+    pub addresses: Arc<[Address]>,
+    /// The first one's.
+    pub text: Arc<str>,
+}
+
+impl Place {
+    fn of(addresses: Arc<[Address]>) -> Self {
+        let text = addresses.first().map(|first| first.to_string().into()).unwrap_or_default();
+        Self { addresses, text }
+    }
+}
+
+/// An address as text, without a copy.
+pub enum AddressText<'a> {
+    Fixed(&'a Arc<str>),
+    Now(arc_swap::Guard<Arc<Place>>),
+}
+
+impl AddressText<'_> {
+    pub fn to_shared(&self) -> Arc<str> {
+        match self {
+            Self::Fixed(text) => Arc::clone(text),
+            Self::Now(place) => place.text.clone(),
+        }
+    }
+}
+
+impl Deref for AddressText<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Fixed(text) => text,
+            Self::Now(place) => &place.text,
+        }
+    }
+}
+
+impl fmt::Display for AddressText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
 /// One endpoint. Its identity (address, checks' address, locality, names) never changes; the rest
 /// does, in place, so that counters and pools live on over updates. Shared by all threads; but for
 /// `load`, only the main thread writes it.
@@ -262,6 +315,8 @@ pub struct Host {
     canary: AtomicBool,
     removed: AtomicBool,
     metadata: arc_swap::ArcSwap<Metadata>,
+    /// Where a logical host is now.
+    place: Option<Box<arc_swap::ArcSwap<Place>>>,
     pub load: HostLoad,
 }
 
@@ -275,6 +330,10 @@ impl Host {
             canary: AtomicBool::new(spec.canary),
             removed: AtomicBool::new(false),
             metadata: arc_swap::ArcSwap::new(spec.metadata.clone()),
+            place: spec
+                .logical
+                .clone()
+                .map(|addresses| Box::new(arc_swap::ArcSwap::from_pointee(Place::of(addresses)))),
             load: HostLoad::default(),
             spec,
         }
@@ -288,19 +347,46 @@ impl Host {
     /// Whether `spec` speaks of this very host, which is then updated in place, or of another.
     pub fn is_same(&self, spec: &HostSpec) -> bool {
         let own = &self.spec;
-        own.address == spec.address
+        let both_logical = own.logical.is_some() && spec.logical.is_some();
+        (both_logical || own.logical.is_none() && spec.logical.is_none() && own.address == spec.address)
             && own.health_check_address == spec.health_check_address
             && own.locality == spec.locality
             && own.hostname == spec.hostname
             && own.health_check_hostname == spec.health_check_hostname
     }
 
+    /// What it was made with. A logical host may be elsewhere by now: see [`place`](Self::place).
     pub fn address(&self) -> &Address {
         &self.spec.address
     }
 
-    pub fn address_text(&self) -> &Arc<str> {
-        &self.address_text
+    /// As `address`, or where a logical host is now.
+    pub fn address_text(&self) -> AddressText<'_> {
+        match &self.place {
+            None => AddressText::Fixed(&self.address_text),
+            Some(place) => AddressText::Now(place.load()),
+        }
+    }
+
+    /// The address that a new connection tries first.
+    pub fn current_address(&self) -> Address {
+        let place = self.place();
+        let first = place.as_ref().and_then(|place| place.addresses.first());
+        first.unwrap_or(&self.spec.address).clone()
+    }
+
+    /// Where a logical host is now; none for all others.
+    pub fn place(&self) -> Option<Arc<Place>> {
+        self.place.as_ref().map(|place| place.load_full())
+    }
+
+    /// A logical host is elsewhere now. Its connections stay; new ones go there.
+    pub fn set_place(&self, addresses: Arc<[Address]>) {
+        if let Some(place) = &self.place
+            && place.load().addresses != addresses
+        {
+            place.store(Arc::new(Place::of(addresses)));
+        }
     }
 
     pub fn hostname(&self) -> &str {
@@ -381,6 +467,25 @@ mod tests {
         let checked = HealthFlags::default().with(HealthFlag::FailedActiveHc).with(HealthFlag::DegradedEdsHealth);
         let said = HealthFlags::default().with(HealthFlag::EdsStatusDraining);
         assert_eq!(checked.discovered(said).to_string(), "/failed_active_hc/eds_status_draining");
+    }
+
+    #[test]
+    fn a_logical_host_stays_itself_wherever_its_name_leads() {
+        let at = |last| Address::Ip(([10, 0, 0, last], 80).into());
+        let spec = |last: &[u8]| HostSpec {
+            logical: Some(last.iter().map(|last| at(*last)).collect()),
+            hostname: "a.test".into(),
+            ..HostSpec::new(at(last[0]))
+        };
+        let host = Host::new(spec(&[1, 2]));
+        assert!(host.is_same(&spec(&[3])));
+        assert!(!host.is_same(&HostSpec { logical: None, ..spec(&[1]) }));
+        host.set_place(spec(&[3, 1]).logical.unwrap());
+        assert_eq!((&*host.address_text(), host.current_address()), ("10.0.0.3:80", at(3)));
+        assert_eq!(host.place().unwrap().addresses.len(), 2);
+        let fixed = Host::new(HostSpec::new(at(1)));
+        fixed.set_place([at(2)].into());
+        assert_eq!((&*fixed.address_text(), fixed.current_address()), ("10.0.0.1:80", at(1)));
     }
 
     #[test]

@@ -64,25 +64,9 @@ fn address(message: &pb::Address) -> Result<Address, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HostUpdates;
-    use nuncio_core::random::Rng;
-    use nuncio_core::time::WallClock;
-    use std::cell::RefCell;
+    use crate::dns::scripted::Scripted;
+    use crate::sources::testing::{Heard, context};
     use std::rc::Rc;
-    use std::time::UNIX_EPOCH;
-
-    #[derive(Default)]
-    struct Heard(RefCell<Vec<Assignment>>);
-
-    impl HostUpdates for Heard {
-        fn replace(&self, assignment: Assignment) {
-            self.0.borrow_mut().push(assignment);
-        }
-
-        fn failed(&self, reason: String) {
-            panic!("{reason}");
-        }
-    }
 
     fn cluster(address: pb::address::Address) -> Cluster {
         use nuncio_api::pb::envoy::config::endpoint::v3 as ep;
@@ -130,15 +114,9 @@ mod tests {
     fn says_its_hosts_once_and_ends() {
         let heard = Rc::new(Heard::default());
         let source = Factory.check(&cluster(socket("::1", ""))).unwrap_or_else(|e| panic!("{e:?}"));
-        let context = SourceContext {
-            rng: Rng::with_seed(1),
-            clock: WallClock::Fixed { base: UNIX_EPOCH, from: tokio::time::Instant::now() },
-        };
-        let run = source.run(context, HostSink::new(heard.clone()));
+        let run = source.run(context(&Scripted::default()), HostSink::new(heard.clone()));
         assert!(futures_util::FutureExt::now_or_never(run).is_some());
-        let heard = heard.0.borrow();
-        assert_eq!(heard.len(), 1);
-        assert_eq!(heard[0].hosts[0].address.to_string(), "[::1]:80");
+        assert_eq!((heard.spoken(), heard.last()), (1, vec![" [::1]:80".to_owned()]));
     }
 
     #[test]

@@ -166,7 +166,7 @@ fn host_status(host: &Host) -> Value {
     let counter = |name: &str, value: u64| metric(None, name, value);
     let gauge = |name: &str, value: u32| metric(Some("GAUGE"), name, value.into());
     let mut json = json!({
-        "address": address_json(host.address()),
+        "address": address_json(&host.current_address()),
         "stats": [
             counter("cx_connect_fail", counts.cx_connect_fail),
             counter("cx_total", counts.cx_total),

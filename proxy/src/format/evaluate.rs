@@ -547,7 +547,10 @@ impl Text {
         match self {
             Self::Protocol => plain(version(info.protocol), out),
             Self::UpstreamProtocol => plain(version(info.upstream_protocol), out),
-            Self::UpstreamHost => text(out, info.upstream_host.as_ref().map(|h| h.address_text().as_bytes())),
+            Self::UpstreamHost => {
+                let address = info.upstream_host.as_ref().map(|host| host.address_text());
+                text(out, address.as_ref().map(|address| address.as_bytes()))
+            }
             Self::UpstreamHostName { .. } | Self::HostsAttempted { .. } | Self::ConnectionIdsAttempted => {
                 self.append_hosts(context, out)
             }
@@ -628,7 +631,8 @@ impl Text {
 
 /// The host's name (its address, if it has none) or its address.
 fn append_host(host: &nuncio_core::upstream::Host, name: bool, port: bool, out: &mut Vec<u8>) {
-    let name = if name && !host.hostname().is_empty() { host.hostname() } else { host.address_text() };
+    let address = host.address_text();
+    let name = if name && !host.hostname().is_empty() { host.hostname() } else { &*address };
     let name = if port { name } else { without_port(name) };
     out.extend_from_slice(name.as_bytes());
 }

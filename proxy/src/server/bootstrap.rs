@@ -18,7 +18,8 @@ use nuncio_core::extension::FactoryContext;
 use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
-use nuncio_discovery::HostSourceFactory;
+use nuncio_discovery::dns::{ResolverConfig, SharedResolvers};
+use nuncio_discovery::{HostSourceFactory, SourceContext};
 
 use super::Options;
 use crate::access_log::file::{FlushPolicy, LogWriter};
@@ -31,7 +32,8 @@ use crate::upstream::circuit_breaker::Thresholds;
 use crate::upstream::{ClusterDefaults, ClusterManager};
 
 supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
-    node, static_resources, admin, cluster_manager, stats_config, stats_flush_interval, stats_flush_on_admin
+    node, static_resources, admin, cluster_manager, stats_config, stats_flush_interval, stats_flush_on_admin,
+    typed_dns_resolver_config, dns_resolution_config, use_tcp_for_dns_lookups
 });
 supports!(STATIC_RESOURCES = "envoy.config.bootstrap.v3.Bootstrap.StaticResources" { listeners, clusters });
 supports!(NODE = "envoy.config.core.v3.Node" {
@@ -192,7 +194,13 @@ fn clusters(
     report: &mut Report<'_>,
 ) -> (ClusterManager, HashSet<String>) {
     let bind = loaded.bootstrap.cluster_manager.as_ref().and_then(|manager| manager.upstream_bind_config.clone());
-    let clusters = ClusterManager::new(store, sources, ClusterDefaults { bind }, Rng::from_os(), WallClock::System);
+    let resolver = ResolverConfig::from_bootstrap(&loaded.bootstrap).unwrap_or_else(|error| {
+        report.refuse(error);
+        Rc::default()
+    });
+    let dns = Rc::new(SharedResolvers::new(resolver));
+    let context = SourceContext { rng: Rng::from_os(), clock: WallClock::System, dns };
+    let clusters = ClusterManager::new(store, sources, ClusterDefaults { bind }, context);
     let mut refused = HashSet::new();
     for element in &loaded.clusters {
         let message = match element.decode() {

@@ -34,7 +34,8 @@ supports!(CLUSTER = "envoy.config.cluster.v3.Cluster" {
     track_timeout_budgets: "these statistics are not kept",
     track_cluster_stats: "these statistics are not kept",
 } values {
-    r#type: ["STATIC"],
+    // What each of them reads stands beside it.
+    r#type: ["STATIC", "STRICT_DNS", "LOGICAL_DNS"],
     lb_policy: ["ROUND_ROBIN", "RANDOM", "LEAST_REQUEST", "CLUSTER_PROVIDED", "LOAD_BALANCING_POLICY_CONFIG"],
     protocol_selection: ["USE_CONFIGURED_PROTOCOL"],
 });
@@ -52,7 +53,7 @@ supports!(CONNECTION_OPTIONS = "envoy.config.cluster.v3.UpstreamConnectionOption
     tcp_keepalive
 } noop {
     set_local_interface_name_on_upstream_connections: "nothing here reads that name",
-    happy_eyeballs_config: "hosts have one address each",
+    happy_eyeballs_config: "addresses are tried in the order of the answer, families in turn",
 });
 supports!(BIND = "envoy.config.core.v3.BindConfig" {
     source_address, socket_options

@@ -18,13 +18,11 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use nuncio_api::pb::envoy::config::cluster::v3 as pb;
 use nuncio_core::error::ConfigError;
-use nuncio_core::random::Rng;
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::stats::lists::server;
 use nuncio_core::stats::{Stats, Store};
-use nuncio_core::time::WallClock;
 use nuncio_core::upstream::{Health, HealthFlags, Host};
-use nuncio_discovery::{Assignment, HostSink, HostSourceFactory, HostUpdates, SourceContext, sources};
+use nuncio_discovery::{Assignment, HostSink, HostSourceFactory, HostUpdates, SourceContext, UpdateEvent, sources};
 use tokio::sync::Notify;
 
 use self::entry::{Cluster, Running};
@@ -98,8 +96,7 @@ impl ClusterManager {
         store: &Rc<RefCell<Store>>,
         factories: Vec<Box<dyn HostSourceFactory>>,
         defaults: ClusterDefaults,
-        rng: Rng,
-        clock: WallClock,
+        context: SourceContext,
     ) -> Self {
         let stats = {
             let mut store = store.borrow_mut();
@@ -112,7 +109,7 @@ impl ClusterManager {
             defaults,
             store: store.clone(),
             stats,
-            context: SourceContext { rng, clock },
+            context,
             warm: Notify::new(),
         });
         let weak = Rc::downgrade(&manager);
@@ -400,6 +397,17 @@ impl HostUpdates for Sink {
             manager.with(&self.name, self.id, |cluster| cluster.updates().inc(stat::UPDATE_FAILURE));
         }
         self.warming.take();
+    }
+
+    fn count(&self, event: UpdateEvent) {
+        let counter = match event {
+            UpdateEvent::Attempt => stat::UPDATE_ATTEMPT,
+            UpdateEvent::Success => stat::UPDATE_SUCCESS,
+            UpdateEvent::Empty => stat::UPDATE_EMPTY,
+        };
+        if let Some(manager) = self.manager.upgrade() {
+            manager.with(&self.name, self.id, |cluster| cluster.updates().inc(counter));
+        }
     }
 }
 

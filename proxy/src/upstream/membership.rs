@@ -202,6 +202,10 @@ impl<'a> Diff<'a> {
 /// Whether a balancer must hear of it.
 fn update_in_place(host: &Host, spec: HostSpec) -> bool {
     let mut touched = false;
+    // Its next connections go elsewhere; balancers have nothing to hear.
+    if let Some(addresses) = spec.logical {
+        host.set_place(addresses);
+    }
     if host.weight() != spec.weight.max(1) {
         host.set_weight(spec.weight);
         touched = true;

@@ -60,7 +60,7 @@ impl PoolFailureReason {
 
 impl PoolFailure {
     pub(super) fn new(reason: PoolFailureReason, host: Option<&Host>) -> Self {
-        Self { reason, transport: Arc::default(), host: host.map(|host| host.address_text().clone()) }
+        Self { reason, transport: Arc::default(), host: host.map(|host| host.address_text().to_shared()) }
     }
 }
 

@@ -243,7 +243,7 @@ impl ThreadLocalCluster {
     /// The host for a request. None counts `upstream_cx_none_healthy`.
     pub fn choose(&self, context: &LbContext<'_>) -> Choice {
         if let Some(wanted) = &context.override_host {
-            let found = self.hosts.borrow().hosts().find(|host| **host.address_text() == *wanted.address).cloned();
+            let found = self.hosts.borrow().hosts().find(|host| *host.address_text() == *wanted.address).cloned();
             let admitted = self.local.config.override_host_status();
             match found.filter(|host| admitted.admits(host.flags())) {
                 Some(host) => return Choice::Host(host),

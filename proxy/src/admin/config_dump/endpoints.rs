@@ -57,7 +57,7 @@ fn endpoint(host: &Host) -> Value {
     if !spec.health_check_hostname.is_empty() {
         check.insert("hostname".into(), spec.health_check_hostname.as_ref().into());
     }
-    let mut endpoint = json!({"address": address_json(host.address()), "health_check_config": check});
+    let mut endpoint = json!({"address": address_json(&host.current_address()), "health_check_config": check});
     if !host.hostname().is_empty() {
         endpoint["hostname"] = host.hostname().into();
     }

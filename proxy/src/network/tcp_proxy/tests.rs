@@ -34,7 +34,7 @@ impl AccessLog for Lines {
             "{} {} {} {} {} {} {}",
             info.flags,
             info.upstream_cluster.as_ref().map_or("-", |c| &c.name),
-            info.upstream_host.as_ref().map_or("-", |h| h.address_text()),
+            info.upstream_host.as_ref().map_or("-".into(), |h| h.address_text().to_shared()),
             info.attempt_count,
             info.bytes_received,
             info.bytes_sent,

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nuncio_core::stats::Store;
+use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::stats::lists::server;
 use nuncio_discovery::Assignment;
 use tokio::time::Instant;
@@ -24,7 +25,13 @@ impl Inner {
 
     /// What a source says of its hosts.
     pub(super) fn replace(self: &Rc<Self>, name: &Arc<str>, id: u64, assignment: Assignment) {
-        let applied = self.with(name, id, |cluster| cluster.apply(assignment));
+        let applied = self.with(name, id, |cluster| {
+            let applied = cluster.apply(assignment);
+            if !applied.changed {
+                cluster.updates().inc(stat::UPDATE_NO_REBUILD);
+            }
+            applied
+        });
         let Some(applied) = applied.filter(|applied| applied.changed) else { return };
         // Only health, weight or metadata: that may wait a little for more of its kind.
         let mergeable = applied.added.is_empty() && applied.removed.is_empty();

@@ -4,8 +4,11 @@ use futures_util::future::LocalBoxFuture;
 use nuncio_api::pb::envoy::config::core::v3 as core_pb;
 use nuncio_api::pb::envoy::config::endpoint::v3 as ep;
 use nuncio_core::net::Address;
+use nuncio_core::random::Rng;
+use nuncio_core::time::WallClock;
 use nuncio_core::upstream::{Choice, HealthFlag, HostSpec, LbContext};
 use nuncio_discovery::HostSource;
+use nuncio_discovery::dns::SharedResolvers;
 use prost::Message;
 use std::time::Duration;
 
@@ -73,7 +76,9 @@ impl Main {
         let mut factories = sources::factories();
         factories.push(Box::new(Told(sinks.clone())));
         let clock = WallClock::fixed(SystemTime::UNIX_EPOCH);
-        let manager = ClusterManager::new(&store, factories, ClusterDefaults::default(), Rng::with_seed(1), clock);
+        let dns = Rc::new(SharedResolvers::new(Rc::default()));
+        let context = SourceContext { rng: Rng::with_seed(1), clock, dns };
+        let manager = ClusterManager::new(&store, factories, ClusterDefaults::default(), context);
         Self { manager, store, worker: Rc::new(OneWorker { clusters, messages: RefCell::default() }), sinks }
     }
 

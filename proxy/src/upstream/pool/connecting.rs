@@ -4,10 +4,13 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use nuncio_core::net::Connected;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use nuncio_core::net::{Connect, ConnectOptions, Connected};
 use nuncio_core::stats::lists::cluster as stat;
-use nuncio_core::upstream::Host;
+use nuncio_core::upstream::{Host, Place};
 
 use super::account::ConnectionAccount;
 use super::{PoolFailure, PoolFailureReason};
@@ -20,7 +23,11 @@ pub(super) async fn connect(
     account: &mut ConnectionAccount,
 ) -> Result<Connected, PoolFailure> {
     let config = cluster.config();
-    let mut attempt = cluster.context.connect.connect(host.address(), config.connect_options());
+    let connect = &cluster.context.connect;
+    let mut attempt = match host.place() {
+        None => connect.connect(host.address(), config.connect_options()),
+        Some(place) => first_that_connects(connect, place, config.connect_options()).boxed_local(),
+    };
     let mut first = true;
     let attempt = poll_fn(|cx| {
         let polled = attempt.as_mut().poll(cx).map(|result| result.map_err(|e| (e, first)));
@@ -49,6 +56,35 @@ pub(super) async fn connect(
     host.load.connect_failed();
     account.closed_by_peer = reason == PoolFailureReason::RemoteConnectionFailure;
     Err(PoolFailure { transport: transport.into(), ..PoolFailure::new(reason, Some(host)) })
+}
+
+/// RFC 8305, 5, with Envoy's delay: an address that does not answer holds the next one no longer than this.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(300);
+
+/// One address after the other, the next as soon as one failed or took long.
+async fn first_that_connects(
+    connect: &Rc<dyn Connect>,
+    place: Arc<Place>,
+    options: &ConnectOptions,
+) -> io::Result<Connected> {
+    let mut left = place.addresses.iter();
+    let mut running = FuturesUnordered::new();
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    loop {
+        match left.next() {
+            Some(address) => running.push(connect.connect(address, options)),
+            None if running.is_empty() => return Err(last),
+            None => {}
+        }
+        tokio::select! {
+            biased;
+            Some(result) = running.next() => match result {
+                Ok(connected) => return Ok(connected),
+                Err(error) => last = error,
+            },
+            () = tokio::time::sleep(ATTEMPT_DELAY), if left.len() > 0 => {}
+        }
+    }
 }
 
 const BIND: &str = "failed to bind";
