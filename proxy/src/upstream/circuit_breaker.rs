@@ -244,7 +244,7 @@ mod tests {
         let value = |value| Some(UInt32Value { value });
         let zero = Limits { max_pending_requests: value(0), ..Default::default() };
         let half = Limits { priority: 1, max_connections: value(5000), ..Default::default() };
-        let message = Message { thresholds: vec![zero, half.clone()], ..Default::default() };
+        let message = Message { thresholds: vec![zero, half], ..Default::default() };
         let paths: Vec<_> = Thresholds::warnings(&message).into_iter().map(|w| w.path).collect();
         let at = "circuit_breakers.thresholds";
         assert_eq!(paths, [format!("{at}[0].max_pending_requests"), format!("{at}[1].max_connections")]);
