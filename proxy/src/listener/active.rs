@@ -24,7 +24,6 @@ use super::filter_chain::{FilterChain, FilterChains};
 use super::{ListenerCommand, ListenerConfig, ListenerId};
 use crate::lifecycle::{Drain, DrainStrategy, Lifecycle};
 use crate::net::accept::descriptor;
-use crate::net::limits::DescriptorLimit;
 use crate::net::{Acceptor, ListeningSocket};
 use crate::network::{Connection, ConnectionRecord};
 use crate::upstream::Worker;
@@ -37,13 +36,12 @@ pub struct AcceptPolicy {
     pub lifecycle: Arc<Lifecycle>,
     pub drain_strategy: DrainStrategy,
     pub drain_time: Duration,
-    pub descriptors: DescriptorLimit,
 }
 
 /// The listeners of one worker.
 pub struct ActiveListeners {
     worker: Rc<Worker>,
-    policy: Rc<AcceptPolicy>,
+    policy: AcceptPolicy,
     active: BTreeMap<ListenerId, ActiveListener>,
 }
 
@@ -56,7 +54,6 @@ struct ActiveListener {
 /// What an accept loop and the connections it made share.
 struct Serving {
     worker: Rc<Worker>,
-    policy: Rc<AcceptPolicy>,
     config: Arc<ListenerConfig>,
     /// For logs.
     name: Arc<str>,
@@ -95,7 +92,7 @@ struct Accepted {
 
 impl ActiveListeners {
     pub fn new(worker: Rc<Worker>, policy: AcceptPolicy) -> Self {
-        Self { worker, policy: Rc::new(policy), active: BTreeMap::new() }
+        Self { worker, policy, active: BTreeMap::new() }
     }
 
     pub fn apply(&mut self, command: ListenerCommand) {
@@ -143,7 +140,7 @@ impl ActiveListeners {
 // === impl Serving ===
 
 impl Serving {
-    fn new(worker: &Rc<Worker>, policy: &Rc<AcceptPolicy>, config: Arc<ListenerConfig>) -> Self {
+    fn new(worker: &Rc<Worker>, policy: &AcceptPolicy, config: Arc<ListenerConfig>) -> Self {
         let index = worker.context.index.unwrap_or(0) as usize;
         let stats = &worker.context.stats;
         let counts = Counts {
@@ -158,7 +155,6 @@ impl Serving {
             chains: config.chains.instantiate(worker),
             logs: config.logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
             worker: worker.clone(),
-            policy: policy.clone(),
             name: config.name().into(),
             metadata: Arc::new(config.info.metadata.clone()),
             config,
@@ -231,7 +227,7 @@ impl Serving {
     }
 
     fn accepted(&self, connected: Connected, acceptor: &impl Accept) -> io::Result<()> {
-        if descriptor(&connected.io).is_some_and(|fd| self.policy.descriptors.is_reserve(fd)) {
+        if descriptor(&connected.io).is_some_and(|fd| self.worker.descriptors.is_reserve(fd)) {
             self.counts.listener.inc(names::DOWNSTREAM_CX_OVERFLOW);
             return Err(io::Error::other("the last free descriptors are kept for the proxy itself"));
         }

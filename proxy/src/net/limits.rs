@@ -14,10 +14,17 @@ pub fn raise_descriptor_limit() -> u64 {
     if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() { hard } else { soft }
 }
 
-/// Says which accepted connections would eat into the reserve. The kernel gives the lowest free
+/// Says which new connections and pipes would eat into the reserve. The kernel gives the lowest free
 /// number, so a descriptor's number tells how many are open, without counting.
 #[derive(Debug, Clone, Copy)]
 pub struct DescriptorLimit(u64);
+
+impl Default for DescriptorLimit {
+    /// No reserve at all.
+    fn default() -> Self {
+        Self(u64::MAX)
+    }
+}
 
 impl DescriptorLimit {
     pub fn new(limit: u64) -> Self {

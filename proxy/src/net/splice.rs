@@ -5,12 +5,14 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use nuncio_core::net::Io;
 use tokio::io::Interest;
+
+use super::limits::DescriptorLimit;
 
 /// A pipe's room. 64 KiB, the system's default, is too small to be worth the calls.
 pub const CAPACITY: usize = 256 * 1024;
@@ -27,7 +29,10 @@ pub struct Pipe {
 
 /// A worker's spare pipes.
 #[derive(Default)]
-pub struct Pipes(RefCell<Vec<Pipe>>);
+pub struct Pipes {
+    kept: RefCell<Vec<Pipe>>,
+    descriptors: DescriptorLimit,
+}
 
 /// Whether both connections are sockets that the kernel can splice.
 pub fn possible(from: &Io, to: &Io) -> bool {
@@ -36,8 +41,11 @@ pub fn possible(from: &Io, to: &Io) -> bool {
 }
 
 impl Pipe {
-    fn new() -> io::Result<Self> {
+    fn new(limit: DescriptorLimit) -> io::Result<Self> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC)?;
+        if limit.is_reserve(write.as_raw_fd()) {
+            return Err(io::Error::from_raw_os_error(nix::libc::EMFILE));
+        }
         // Refused when the user's pipes hold too much already: then it stays at the default.
         let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(i32::try_from(CAPACITY).unwrap_or(i32::MAX)));
         Ok(Self { read, write, filled: 0 })
@@ -99,14 +107,18 @@ fn poll_splice(
 }
 
 impl Pipes {
+    pub fn new(descriptors: DescriptorLimit) -> Self {
+        Self { kept: RefCell::default(), descriptors }
+    }
+
     pub fn take(&self) -> io::Result<Pipe> {
-        let kept = self.0.borrow_mut().pop();
-        kept.map_or_else(Pipe::new, Ok)
+        let kept = self.kept.borrow_mut().pop();
+        kept.map_or_else(|| Pipe::new(self.descriptors), Ok)
     }
 
     /// A pipe with bytes in it is closed: nobody wants them.
     pub fn give(&self, pipe: Pipe) {
-        let mut kept = self.0.borrow_mut();
+        let mut kept = self.kept.borrow_mut();
         if pipe.filled == 0 && kept.len() < KEPT {
             kept.push(pipe);
         }

@@ -122,7 +122,7 @@ impl NetworkFilterConfig for Shared {
         Rc::new(Filter(Rc::new(TcpProxy {
             stats: Stats::new(&worker.context.stats, self.0.scope),
             logs: self.0.logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
-            pipes: Pipes::default(),
+            pipes: Pipes::new(worker.descriptors),
             worker: worker.clone(),
             config: self.0.clone(),
         })))

@@ -59,7 +59,6 @@ impl WorkerThread {
     /// Starts `wrk:<index>`.
     pub fn start(index: u32, seed: Seed) -> io::Result<Self> {
         let (inbox, commands) = unbounded_channel();
-        // Made here, so that a lack of descriptors is an error of the start.
         let thread = std::thread::Builder::new().name(format!("wrk:{index}")).spawn(move || {
             let mut leaving = Leaving { index, events: seed.events.clone(), told: false };
             match runtime() {
@@ -111,7 +110,8 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
     let events = seed.events;
     // Main is gone only when the process ends.
     let stats = WorkerStats::new(move |birth| drop(events.send(MainEvent::StatsBorn(birth))));
-    let (rng, buffers, connect) = (Rng::from_os(), Rc::<Buffers>::default(), Rc::new(Sockets));
+    let (rng, buffers, connect) =
+        (Rng::from_os(), Rc::<Buffers>::default(), Rc::new(Sockets { descriptors: seed.descriptors }));
     let clusters = Clusters::new(ClusterContext {
         connect: connect.clone(),
         buffers: buffers.clone(),
@@ -132,14 +132,11 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
         clusters,
         connect,
         connection_ids: seed.connection_ids,
+        descriptors: seed.descriptors,
         panics: 0.into(),
     });
-    let policy = AcceptPolicy {
-        lifecycle: seed.lifecycle,
-        drain_strategy: seed.drain_strategy,
-        drain_time: seed.drain_time,
-        descriptors: seed.descriptors,
-    };
+    let policy =
+        AcceptPolicy { lifecycle: seed.lifecycle, drain_strategy: seed.drain_strategy, drain_time: seed.drain_time };
     let mut listeners = ActiveListeners::new(worker.clone(), policy);
     while let Some(command) = commands.recv().await {
         match command {

@@ -224,6 +224,7 @@ impl House {
             clusters: self.clusters.clone(),
             connect: Rc::new(self.net.clone()),
             connection_ids: Default::default(),
+            descriptors: Default::default(),
             panics: 0.into(),
         })
     }

@@ -14,6 +14,7 @@ use tokio::task::AbortHandle;
 
 use super::Clusters;
 use crate::codec::Buffers;
+use crate::net::limits::DescriptorLimit;
 
 /// One worker thread's belongings. Everything in it is born and dies on that thread.
 pub struct Worker {
@@ -22,6 +23,8 @@ pub struct Worker {
     pub clusters: Rc<Clusters>,
     pub connect: Rc<dyn Connect>,
     pub connection_ids: ConnectionIds,
+    /// Which descriptors are not for connections.
+    pub descriptors: DescriptorLimit,
     /// Tasks that ended by a panic: a bug each time. The server reports them when it ends.
     pub panics: Cell<u64>,
 }

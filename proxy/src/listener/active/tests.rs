@@ -94,7 +94,7 @@ impl Bench {
             scope,
             worker_scopes: vec![worker_scope],
         };
-        let mut serving = Serving::new(&worker, &Rc::new(policy()), Arc::new(config));
+        let mut serving = Serving::new(&worker, &policy(), Arc::new(config));
         let (served, last) = (Rc::<Cell<u32>>::default(), Rc::<Cell<Option<Instant>>>::default());
         let hold = Rc::new(Hold { worker, served: served.clone(), last: last.clone() });
         serving.chains.default = Some(FilterChain { name: "".into(), terminal: Some(hold) });
@@ -153,10 +153,5 @@ async fn what_outlives_the_drain_is_ended_and_counted() {
 }
 
 fn policy() -> AcceptPolicy {
-    AcceptPolicy {
-        lifecycle: Arc::default(),
-        drain_strategy: DrainStrategy::Gradual,
-        drain_time: Duration::ZERO,
-        descriptors: DescriptorLimit::new(1024),
-    }
+    AcceptPolicy { lifecycle: Arc::default(), drain_strategy: DrainStrategy::Gradual, drain_time: Duration::ZERO }
 }
