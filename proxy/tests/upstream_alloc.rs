@@ -154,7 +154,8 @@ async fn an_idle_cluster_of_two_hosts_stays_small() {
     }
     let each = (LIVE_BYTES.get() - before) / N;
     println!("{each} bytes more once a worker has built it");
-    assert!(each <= 1408, "{each} bytes a built cluster");
+    // Answers are counted plainly, for internal and for external clients: three handles of each kind.
+    assert!(each <= 1472, "{each} bytes a built cluster");
 }
 
 #[tokio::test(flavor = "local")]

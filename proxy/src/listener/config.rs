@@ -212,7 +212,7 @@ fn named(name: &str, error: ConfigError) -> ConfigError {
 }
 
 fn addresses(message: &pb::Listener, share: bool) -> Result<Vec<(Address, BindOptions)>, ConfigError> {
-    let own = message.address.clone().unwrap_or_default();
+    let Some(own) = message.address.clone() else { return Err(ConfigError::new("address", "address is necessary")) };
     let mut all = vec![(
         options::address(&own).map_err(|e| e.within("address"))?,
         bind_options(message, &own, &message.socket_options, share),
