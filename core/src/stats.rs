@@ -25,11 +25,11 @@ pub use block::{Line, lines_for};
 pub use codes::{CodeStats, Codes};
 pub use handle::{AmountGuard, Birth, GaugeGuard, NamedCounter, Stats, WorkerStats};
 pub use histogram::{Bucket, Buckets, DEFAULT_BUCKETS, HistogramBlock, QUANTILES};
-pub use list::{Counter, Descriptor, Gauge, Histogram, Kind, List, Scope, Shape, Stat, Unit};
+pub use list::{Counter, Descriptor, Gauge, Histogram, Kind, List, Scope, Shape, Stat, Unit, sanitize};
 #[doc(hidden)]
 pub use list::{gauges_before, histograms_in, lowercase, slot_of};
 pub use sparse::Sparse;
-pub use store::{ScopeId, Store, sanitize};
+pub use store::{ScopeId, Store};
 pub use view::{Address, HistogramValue, ScopeView, Value, View};
 
 #[cfg(test)]

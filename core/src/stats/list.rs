@@ -10,6 +10,7 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use xxhash_rust::xxh64::Xxh64;
 
 /// What a stat is, for rendering and for sinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,22 @@ pub struct Scope {
     pub root: &'static str,
     /// `<Some as List>::descriptors`, each.
     pub lists: &'static [fn() -> &'static [Descriptor]],
+}
+
+impl Scope {
+    /// Of an object of this kind, by its name.
+    pub(super) fn hash(&self, name: &str) -> u64 {
+        let mut hash = Xxh64::new(0);
+        hash.update(self.root.as_bytes());
+        hash.update(name.as_bytes());
+        hash.digest()
+    }
+}
+
+/// As Envoy writes dynamic parts of names: a colon would end the name in `/stats`.
+pub fn sanitize(name: &str) -> String {
+    let name = name.trim_end_matches('.');
+    name.replace("://", "_").replace(":/", "_").replace([':', '\0'], "_")
 }
 
 /// Made by [`stats!`](crate::stats!), never by hand.

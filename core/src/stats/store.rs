@@ -7,7 +7,7 @@ use super::block::{self, Line};
 use super::codes::CodeBlock;
 use super::handle::{Birth, Born, WorkerStats};
 use super::histogram::HistogramBlock;
-use super::list::{Descriptor, Kind, Scope, Shape};
+use super::list::{Descriptor, Kind, Scope, Shape, sanitize};
 use super::sparse::Sparse;
 use super::view::{ScopeView, View};
 use std::cell::RefCell;
@@ -15,7 +15,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
-use xxhash_rust::xxh64::Xxh64;
 
 /// A scope for ever: a birth that arrives after its scope was removed finds nothing, and never another scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,12 +100,6 @@ pub(super) struct HistogramState {
     pub(super) interval: Sparse,
 }
 
-/// As Envoy writes dynamic parts of names: a colon would end the name in `/stats`.
-pub fn sanitize(name: &str) -> String {
-    let name = name.trim_end_matches('.');
-    name.replace("://", "_").replace(":/", "_").replace([':', '\0'], "_")
-}
-
 impl Default for Store {
     fn default() -> Self {
         Self::new()
@@ -138,7 +131,7 @@ impl Store {
             clean if *clean == **name => name.clone(),
             clean => Arc::from(clean),
         };
-        let mut key = hash(kind, &name);
+        let mut key = kind.hash(&name);
         while let Some(&slot) = self.index.get(&key) {
             let found = &mut self.slots[slot as usize];
             if found.name == name && found.kind.is_some_and(|k| std::ptr::eq(k, kind)) {
@@ -173,7 +166,7 @@ impl Store {
             self.free.push(id.slot);
         }
         let Some(kind) = kind else { return };
-        let mut key = hash(kind, &name);
+        let mut key = kind.hash(&name);
         while self.index.get(&key).is_some_and(|slot| *slot != id.slot) {
             key = key.wrapping_add(1);
         }
@@ -271,13 +264,6 @@ impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("scopes", &self.index.len()).finish()
     }
-}
-
-fn hash(kind: &Scope, name: &str) -> u64 {
-    let mut hash = Xxh64::new(0);
-    hash.update(kind.root.as_bytes());
-    hash.update(name.as_bytes());
-    hash.digest()
 }
 
 /// Most of these lists stay at one or two: room for four in each would be half a kilobyte a cluster.
