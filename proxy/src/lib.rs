@@ -3,7 +3,7 @@
 //! Layers, lowest first; a layer imports only what stands above it in this list:
 //!
 //! - [`version`]: which build this is
-//! - [`calendar`]: dates from seconds
+//! - [`calendar`]: dates from seconds · [`alarm`]: one timer for many deadlines
 //! - [`logging`]: the proxy's own log
 //! - [`lifecycle`]: the state of the server and of its draining
 //! - [`stats_sink`]: all stats as text, for people and for scrapers
@@ -22,6 +22,7 @@
 
 pub mod access_log;
 pub mod admin;
+pub mod alarm;
 pub mod calendar;
 pub mod cli;
 pub mod codec;

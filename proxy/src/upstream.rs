@@ -29,6 +29,7 @@ pub use circuit_breaker::{Permit, Priority};
 pub use cluster::{ClusterConfig, ClusterDefaults};
 pub use cluster_manager::{ClusterManager, ClusterStatus};
 pub use pool::http1::{Acquire, PendingConn, PooledConn};
+pub use pool::stream::{AcquireStream, PendingStream, UpstreamEnd, UpstreamStream};
 pub use pool::{PoolFailure, PoolFailureReason};
 pub use snapshot::{ClusterSnapshot, ClusterUpdate, Publish};
 pub use thread_local::{Clusters, ThreadLocalCluster};

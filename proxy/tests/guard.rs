@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The layers of `proxy/src`, lowest first: a layer imports only itself and what stands before it.
 /// A pair in one row may import each other's rows before it, not each other.
 const LAYERS: &[&[&str]] = &[
-    &["version", "calendar"],
+    &["version", "calendar", "alarm"],
     &["lifecycle", "logging", "stats_sink"],
     &["net"],
     &["tls"],

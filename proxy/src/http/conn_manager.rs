@@ -4,7 +4,7 @@
 //! - [`config`]: its checked configuration · [`factory`]: from protobuf
 //! - [`detect`]: which protocol a client speaks · [`connection`], [`connection_http2`]: its connection
 //! - [`stream`]: one request and its response · [`stream_task`]: the task of one on HTTP/2
-//! - [`account`]: what connections count · [`alarm`]: one timer for many deadlines
+//! - [`account`]: what connections count
 //! - [`filter_chain`]: a stream's filters · [`hygiene`]: whose headers are trusted
 //! - [`path`]: the one normaliser of paths
 //! - [`local_reply`]: answers of the proxy's own · [`date`]: the `date` header
@@ -30,7 +30,6 @@ use crate::network::{Connection, NetworkFilter, NetworkFilterConfig};
 use crate::upstream::Worker;
 
 pub mod account;
-pub mod alarm;
 pub mod config;
 pub mod connection;
 pub mod connection_http2;

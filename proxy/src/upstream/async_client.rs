@@ -1,5 +1,5 @@
 //! Calls of the proxy's own (authorization, polled discovery) over the same balancers, breakers and pools as anybody's
-//! requests. HTTP/1 with whole bodies; the caller decides about headers, retries and what a status means.
+//! requests. Whole bodies; the caller decides about headers, retries and what a status means.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -7,17 +7,16 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::LocalBoxFuture;
-use nuncio_core::http::{Framing, RequestHead, ResponseHead};
+use nuncio_core::http::{Chunk, Framing, RequestHead, ResponseHead, Version};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
 use nuncio_core::upstream::{Choice, LbContext};
 use tokio::time::Instant;
 
 use super::circuit_breaker::Priority;
-use super::pool::http1::{Acquire, PooledConn};
+use super::pool::stream::{AcquireStream, NotSent, UpstreamEnd, UpstreamStream};
 use super::pool::{PoolFailure, PoolFailureReason};
 use super::thread_local::{Clusters, ThreadLocalCluster};
-use crate::codec::http1::UpstreamError;
 use crate::codec::{Body, Buffers};
 
 /// Calls from one thread.
@@ -81,6 +80,11 @@ async fn call(cluster: &ThreadLocalCluster, mut request: AsyncRequest) -> Result
                 conn.closed_by_peer();
                 again = false;
             }
+            Err(End::Refused) if again => again = false,
+            Err(End::Refused) => {
+                host.load.request_failed();
+                return Err(AsyncFailure::Reset("remote refused stream reset".into()));
+            }
             Err(End::Peer(reason)) => {
                 conn.closed_by_peer();
                 host.load.request_failed();
@@ -94,7 +98,7 @@ async fn call(cluster: &ThreadLocalCluster, mut request: AsyncRequest) -> Result
     }
 }
 
-async fn connection(cluster: &ThreadLocalCluster, hash: Option<u64>) -> Result<PooledConn, AsyncFailure> {
+async fn connection(cluster: &ThreadLocalCluster, hash: Option<u64>) -> Result<UpstreamStream, AsyncFailure> {
     let host = match cluster.choose(&LbContext { hash, ..LbContext::default() }) {
         Choice::Host(host) => Some(host),
         Choice::Wait(found) => found.await,
@@ -109,10 +113,10 @@ async fn connection(cluster: &ThreadLocalCluster, hash: Option<u64>) -> Result<P
             AsyncFailure::Reset(failure.to_string())
         }
     };
-    match cluster.acquire(&host, Priority::Default) {
-        Acquire::Ready(conn) => Ok(conn),
-        Acquire::Pending(mut pending) => poll_fn(|cx| pending.poll(cx)).await.map_err(failed),
-        Acquire::Failed(failure) => Err(failed(failure)),
+    match cluster.stream(&host, Priority::Default, Version::Http11) {
+        AcquireStream::Ready(conn) => Ok(conn),
+        AcquireStream::Pending(mut pending) => poll_fn(|cx| pending.poll(cx)).await.map_err(failed),
+        AcquireStream::Failed(failure) => Err(failed(failure)),
     }
 }
 
@@ -120,13 +124,15 @@ async fn connection(cluster: &ThreadLocalCluster, hash: Option<u64>) -> Result<P
 enum End {
     /// The upstream went away.
     Peer(&'static str),
+    /// It did nothing with the request.
+    Refused,
     Own(AsyncFailure),
 }
 
 /// One request and its answer on one connection.
 struct Exchange<'r> {
     head: &'r RequestHead,
-    body: &'r [u8],
+    body: &'r Bytes,
     max: usize,
     sent: bool,
     response: ResponseHead,
@@ -143,17 +149,21 @@ impl<'r> Exchange<'r> {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        conn: &mut PooledConn,
+        conn: &mut UpstreamStream,
         buffers: &Buffers,
     ) -> Poll<Result<AsyncResponse, End>> {
         if !self.sent {
             self.sent = true;
             let end = self.body.is_empty();
-            conn.send_head(buffers, self.head, end).map_err(|what| {
-                End::Own(AsyncFailure::Reset(format!("the request holds what must not be written: {what}")))
+            conn.send_head(buffers, self.head, end).map_err(|error| match error {
+                NotSent::Unwritable(what) => {
+                    End::Own(AsyncFailure::Reset(format!("the request holds what must not be written: {what}")))
+                }
+                NotSent::Upstream(end) => failure(end),
             })?;
             if !end {
-                conn.send_data(cx, buffers, self.body, true).map_err(|_| End::Peer("connection termination"))?;
+                conn.send_data(cx, buffers, &Chunk::Own(self.body.clone()), true)
+                    .map_err(|_| End::Peer("connection termination"))?;
             }
         }
         // What cannot be sent may be explained by an answer that is already there.
@@ -170,7 +180,7 @@ impl<'r> Exchange<'r> {
     fn poll_received(
         &mut self,
         cx: &mut Context<'_>,
-        conn: &mut PooledConn,
+        conn: &mut UpstreamStream,
         buffers: &Buffers,
         scratch: &mut [u8],
     ) -> Poll<Result<AsyncResponse, End>> {
@@ -205,10 +215,12 @@ impl<'r> Exchange<'r> {
     }
 }
 
-fn failure(error: UpstreamError) -> End {
-    match error {
-        UpstreamError::Protocol(what) => End::Own(AsyncFailure::Reset(format!("protocol error: {what}"))),
-        UpstreamError::Closed | UpstreamError::Reset(_) => End::Peer("connection termination"),
+fn failure(end: UpstreamEnd) -> End {
+    match end {
+        UpstreamEnd::Protocol(what) => End::Own(AsyncFailure::Reset(format!("protocol error: {what}"))),
+        UpstreamEnd::Closed => End::Peer("connection termination"),
+        UpstreamEnd::Reset => End::Own(AsyncFailure::Reset("remote reset".into())),
+        UpstreamEnd::Refused => End::Refused,
     }
 }
 

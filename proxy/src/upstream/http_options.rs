@@ -12,15 +12,16 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::time::duration;
 
 use crate::codec::http1::{ClientOptions, HeaderCase};
+use crate::codec::http2::{self, Http2Options};
 
 supports!(OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions" {
     common_http_protocol_options, explicit_http_config, use_downstream_protocol_config
 });
 supports!(EXPLICIT = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.ExplicitHttpConfig" {
-    http_protocol_options
+    http_protocol_options, http2_protocol_options
 });
 supports!(DOWNSTREAM = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.UseDownstreamHttpConfig" {
-    http_protocol_options
+    http_protocol_options, http2_protocol_options
 });
 supports!(COMMON = "envoy.config.core.v3.HttpProtocolOptions" {
     idle_timeout, max_connection_duration, max_headers_count, max_response_headers_kb, max_stream_duration,
@@ -52,6 +53,7 @@ pub struct HttpOptions {
     pub max_headers_count: usize,
     pub max_response_head_bytes: usize,
     pub http1: Http1Options,
+    pub http2: Http2Options,
 }
 
 /// Which HTTP.
@@ -84,6 +86,7 @@ impl Default for HttpOptions {
             // Envoy's limit for responses is another one than the 60 KiB of requests.
             max_response_head_bytes: 80 * 1024,
             http1: Http1Options::default(),
+            http2: Http2Options::default(),
         }
     }
 }
@@ -93,6 +96,16 @@ impl HttpOptions {
     pub fn shared_default() -> Arc<Self> {
         static DEFAULT: LazyLock<Arc<HttpOptions>> = LazyLock::new(Arc::default);
         DEFAULT.clone()
+    }
+
+    /// For HTTP/2 connections.
+    pub fn http2_client_options(&self, buffer_limit: u32) -> http2::ClientOptions {
+        http2::ClientOptions {
+            http2: self.http2.clone(),
+            max_head_bytes: self.max_response_head_bytes,
+            max_headers: self.max_headers_count,
+            buffer_limit,
+        }
     }
 
     /// For HTTP/1 connections.
@@ -132,7 +145,10 @@ fn from_typed(message: &pb::HttpProtocolOptions) -> Result<HttpOptions, ConfigEr
     match &message.upstream_protocol_options {
         Some(Choice::ExplicitHttpConfig(explicit)) => match &explicit.protocol_config {
             Some(ProtocolConfig::HttpProtocolOptions(http1)) => options.http1 = read_http1(http1),
-            Some(ProtocolConfig::Http2ProtocolOptions(_)) => options.protocol = UpstreamProtocol::Http2,
+            Some(ProtocolConfig::Http2ProtocolOptions(http2)) => {
+                options.protocol = UpstreamProtocol::Http2;
+                options.http2 = Http2Options::from_proto(http2, None);
+            }
             Some(ProtocolConfig::Http3ProtocolOptions(_)) => {
                 return Err(ConfigError::new(
                     "explicit_http_config.http3_protocol_options",
@@ -144,6 +160,9 @@ fn from_typed(message: &pb::HttpProtocolOptions) -> Result<HttpOptions, ConfigEr
         Some(Choice::UseDownstreamProtocolConfig(config)) => {
             options.protocol = UpstreamProtocol::Downstream;
             options.http1 = config.http_protocol_options.as_ref().map(read_http1).unwrap_or_default();
+            if let Some(http2) = &config.http2_protocol_options {
+                options.http2 = Http2Options::from_proto(http2, None);
+            }
         }
         Some(Choice::AutoConfig(_)) => {
             return Err(ConfigError::new("auto_config", "choosing by ALPN is not implemented"));
@@ -159,8 +178,9 @@ fn from_typed(message: &pb::HttpProtocolOptions) -> Result<HttpOptions, ConfigEr
 #[allow(deprecated)]
 fn from_deprecated(message: &Cluster) -> HttpOptions {
     let mut options = HttpOptions::default();
-    if message.http2_protocol_options.is_some() {
+    if let Some(http2) = &message.http2_protocol_options {
         options.protocol = UpstreamProtocol::Http2;
+        options.http2 = Http2Options::from_proto(http2, None);
     }
     if let Some(http1) = &message.http_protocol_options {
         options.http1 = read_http1(http1);

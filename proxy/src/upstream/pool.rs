@@ -1,12 +1,14 @@
 //! Upstream connections: kept and shared for HTTP, made one by one for bytes.
 //!
 //! A pool belongs to one host, one priority and one thread. `connecting` is how any connection comes to be, `account`
-//! is what it counts from its first packet to its close, `http1` keeps those that speak HTTP/1, and `tcp` hands out
-//! bare ones.
+//! is what it counts from its first packet to its close, `http1` and `http2` keep those that speak HTTP, of which `stream`
+//! is one request's part, and `tcp` hands out bare ones.
 
 mod account;
 mod connecting;
 pub mod http1;
+pub mod http2;
+pub mod stream;
 pub mod tcp;
 
 use std::collections::HashMap;
@@ -19,6 +21,8 @@ use nuncio_core::upstream::Host;
 
 use super::circuit_breaker::Priority;
 use http1::Http1Pool;
+use http2::Http2Pool;
+use stream::AcquireStream;
 
 /// Why there is no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,17 +75,79 @@ impl fmt::Display for PoolFailure {
     }
 }
 
-/// Pools by host and priority.
-pub(super) type PoolMap = HashMap<PoolKey, Rc<Http1Pool>, BuildHasherDefault<AddressHasher>>;
+/// A pool of either kind.
+#[derive(Clone)]
+pub(super) enum Pool {
+    Http1(Rc<Http1Pool>),
+    Http2(Rc<Http2Pool>),
+}
 
-/// The address of a host object, which its pool keeps alive, and the priority in its lowest bit.
+impl Pool {
+    pub(super) fn acquire(&self) -> AcquireStream {
+        match self {
+            Self::Http1(pool) => pool.acquire().into(),
+            Self::Http2(pool) => pool.acquire().into(),
+        }
+    }
+
+    pub(super) fn host(&self) -> &Arc<Host> {
+        match self {
+            Self::Http1(pool) => pool.host(),
+            Self::Http2(pool) => pool.host(),
+        }
+    }
+
+    pub(super) fn is_unused(&self) -> bool {
+        match self {
+            Self::Http1(pool) => pool.is_unused(),
+            Self::Http2(pool) => pool.is_unused(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Http1(pool) => pool.is_empty(),
+            Self::Http2(pool) => pool.is_empty(),
+        }
+    }
+
+    pub(super) fn drain(&self) {
+        match self {
+            Self::Http1(pool) => pool.drain(),
+            Self::Http2(pool) => pool.drain(),
+        }
+    }
+
+    pub(super) fn retire(&self) {
+        match self {
+            Self::Http1(pool) => pool.retire(),
+            Self::Http2(pool) => pool.retire(),
+        }
+    }
+}
+
+/// What the connections of a pool speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PoolProtocol {
+    Http1 = 0,
+    Http2 = 1,
+}
+
+impl PoolProtocol {
+    pub(super) const ALL: [Self; 2] = [Self::Http1, Self::Http2];
+}
+
+/// Pools by host, priority and protocol.
+pub(super) type PoolMap = HashMap<PoolKey, Pool, BuildHasherDefault<AddressHasher>>;
+
+/// The address of a host object, which its pool keeps alive, with the priority and the protocol in its lowest bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct PoolKey(usize);
 
 impl PoolKey {
-    pub(super) fn new(host: &Arc<Host>, priority: Priority) -> Self {
+    pub(super) fn new(host: &Arc<Host>, priority: Priority, protocol: PoolProtocol) -> Self {
         // Hosts are aligned to 64 bytes: the lowest bits are free.
-        Self(Arc::as_ptr(host) as usize | priority as usize)
+        Self(Arc::as_ptr(host) as usize | priority as usize | (protocol as usize) << 1)
     }
 }
 

@@ -122,6 +122,11 @@ impl FarEnd {
         self.0.shutdown().await.unwrap();
     }
 
+    /// For a peer that somebody else plays.
+    pub fn into_stream(self) -> DuplexStream {
+        self.0
+    }
+
     /// Waits until the proxy closes.
     pub async fn closed(&mut self) {
         let mut byte = [0];

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use nuncio_core::http::Version;
 use nuncio_core::net::Connect;
 use nuncio_core::random::Rng;
 use nuncio_core::stats::lists::cluster::{
@@ -18,14 +19,18 @@ use nuncio_core::upstream::{Choice, ClusterInfo, Host, LbContext, LoadBalancer, 
 
 use super::circuit_breaker::{CircuitBreakers, Permit, Priority, Resource};
 use super::cluster::ClusterConfig;
+use super::http_options::UpstreamProtocol;
 use super::lb;
 use super::pool::http1::{Acquire, Http1Pool};
+use super::pool::http2::Http2Pool;
+use super::pool::stream::AcquireStream;
 use super::pool::tcp::TcpConnecting;
-use super::pool::{PoolFailure, PoolFailureReason, PoolKey, PoolMap};
+use super::pool::{Pool, PoolFailure, PoolFailureReason, PoolKey, PoolMap, PoolProtocol};
 use super::snapshot::{ClusterSnapshot, ClusterUpdate};
 use super::worker::ConnectionIds;
 use crate::codec::Buffers;
 use crate::codec::http1::ClientOptions;
+use crate::codec::http2;
 
 /// What pools use of their thread.
 pub struct ClusterContext {
@@ -162,6 +167,7 @@ pub struct ClusterLocal {
     breakers: Arc<CircuitBreakers>,
     stats: Rc<ClusterStats>,
     client_options: OnceCell<Rc<ClientOptions>>,
+    http2_options: OnceCell<Rc<http2::ClientOptions>>,
 }
 
 impl ClusterLocal {
@@ -169,6 +175,12 @@ impl ClusterLocal {
     pub(super) fn client_options(&self) -> Rc<ClientOptions> {
         let make = || Rc::new(self.config.http.client_options());
         self.client_options.get_or_init(make).clone()
+    }
+
+    /// Of its HTTP/2 connections.
+    pub(super) fn http2_options(&self) -> Rc<http2::ClientOptions> {
+        let make = || Rc::new(self.config.http.http2_client_options(self.config.info.per_connection_buffer_limit));
+        self.http2_options.get_or_init(make).clone()
     }
 
     pub fn config(&self) -> &Arc<ClusterConfig> {
@@ -209,6 +221,7 @@ impl ThreadLocalCluster {
             breakers: snapshot.breakers.clone(),
             stats,
             client_options: OnceCell::new(),
+            http2_options: OnceCell::new(),
         };
         Rc::new(Self {
             local: Rc::new(local),
@@ -262,6 +275,20 @@ impl ThreadLocalCluster {
         Choice::None
     }
 
+    /// An exchange with the host, for one request of a client that speaks `downstream`.
+    pub fn stream(&self, host: &Arc<Host>, priority: Priority, downstream: Version) -> AcquireStream {
+        let protocol = match self.local.config.http.protocol {
+            UpstreamProtocol::Http1 => PoolProtocol::Http1,
+            UpstreamProtocol::Http2 => PoolProtocol::Http2,
+            UpstreamProtocol::Downstream if downstream == Version::Http2 => PoolProtocol::Http2,
+            UpstreamProtocol::Downstream => PoolProtocol::Http1,
+        };
+        match self.pool_of(host, priority, protocol) {
+            Some(pool) => pool.acquire(),
+            None => AcquireStream::Failed(PoolFailure::new(PoolFailureReason::NoPool, None)),
+        }
+    }
+
     /// An HTTP/1 connection to the host, for one request.
     pub fn acquire(&self, host: &Arc<Host>, priority: Priority) -> Acquire {
         match self.pool(host, priority) {
@@ -271,7 +298,14 @@ impl ThreadLocalCluster {
     }
 
     pub(super) fn pool(&self, host: &Arc<Host>, priority: Priority) -> Option<Rc<Http1Pool>> {
-        let key = PoolKey::new(host, priority);
+        match self.pool_of(host, priority, PoolProtocol::Http1)? {
+            Pool::Http1(pool) => Some(pool),
+            Pool::Http2(_) => None,
+        }
+    }
+
+    pub(super) fn pool_of(&self, host: &Arc<Host>, priority: Priority, protocol: PoolProtocol) -> Option<Pool> {
+        let key = PoolKey::new(host, priority, protocol);
         let mut pools = self.pools.borrow_mut();
         if let Some(pool) = pools.get(&key) {
             return Some(pool.clone());
@@ -293,7 +327,10 @@ impl ThreadLocalCluster {
             self.local.stats.failures.inc(stat::UPSTREAM_CX_POOL_OVERFLOW);
             return None;
         };
-        let pool = Http1Pool::new(&self.local, host, priority, permit);
+        let pool = match protocol {
+            PoolProtocol::Http1 => Pool::Http1(Http1Pool::new(&self.local, host, priority, permit)),
+            PoolProtocol::Http2 => Pool::Http2(Http2Pool::new(&self.local, host, priority, permit)),
+        };
         pools.insert(key, pool.clone());
         Some(pool)
     }
@@ -341,8 +378,10 @@ impl ThreadLocalCluster {
 
     /// Connections that lie idle close now, those in use after their request.
     fn drain_host(&self, host: &Arc<Host>) {
-        for priority in Priority::ALL {
-            if let Some(pool) = self.pools.borrow().get(&PoolKey::new(host, priority)) {
+        for (priority, protocol) in Priority::ALL.into_iter().flat_map(|p| PoolProtocol::ALL.map(|q| (p, q))) {
+            // Taken out of the map: what a connection that ends wakes may look at the pools.
+            let pool = self.pools.borrow().get(&PoolKey::new(host, priority, protocol)).cloned();
+            if let Some(pool) = pool {
                 pool.drain();
             }
         }

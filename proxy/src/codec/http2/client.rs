@@ -152,6 +152,13 @@ impl ClientConn {
     }
 }
 
+impl ClientDriver {
+    /// Bytes received, and bytes sent, on this connection.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.shared.received.get(), self.shared.sent.get())
+    }
+}
+
 impl Future for ClientDriver {
     type Output = ClientEnd;
 

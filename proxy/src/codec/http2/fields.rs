@@ -117,10 +117,8 @@ fn append_fields(
                 map.append_to_value("cookie", "; ", value);
                 continue;
             }
-            "content-length" => {
-                if length.replace(syntax::content_length(value).ok_or(MESSAGING)?).is_some() {
-                    return Err(MESSAGING);
-                }
+            "content-length" if length.replace(syntax::content_length(value).ok_or(MESSAGING)?).is_some() => {
+                return Err(MESSAGING);
             }
             "expect" if !options.proxy_100_continue && value.eq_ignore_ascii_case(b"100-continue") => {
                 read.expects_continue = true;

@@ -29,7 +29,7 @@ const MAX_LOCAL_RESETS: usize = 250;
 pub(super) const MAX_SEND_BUFFER: usize = 64 * 1024;
 
 enum State {
-    Handshake(Handshake<GuardedIo, Bytes>),
+    Handshake(Box<Handshake<GuardedIo, Bytes>>),
     Serving(Box<Connection<GuardedIo, Bytes>>),
     Closed,
 }
@@ -51,6 +51,7 @@ pub struct ServerConn {
 }
 
 /// What came.
+#[allow(clippy::large_enum_variant, reason = "it is moved once, into its stream's task")]
 pub enum Accepted {
     Stream(ServerStream),
     /// A head that broke a rule or a limit. Its stream was reset; the text is `%RESPONSE_CODE_DETAILS%`.
@@ -80,7 +81,7 @@ impl ServerConn {
         let (guard, socket) = GuardedIo::server(io, preread, counts, stream_errors, shared.clone(), buffers);
         let window = Window::new(&options.http2, options.buffer_limit);
         Self {
-            state: State::Handshake(builder(&options, &window).handshake(guard)),
+            state: State::Handshake(Box::new(builder(&options, &window).handshake(guard))),
             shared,
             socket,
             options,
@@ -108,7 +109,7 @@ impl ServerConn {
             }
             match &mut self.state {
                 State::Closed => return Poll::Ready(Ok(None)),
-                State::Handshake(handshake) => match std::pin::Pin::new(handshake).poll(cx) {
+                State::Handshake(handshake) => match std::pin::Pin::new(&mut **handshake).poll(cx) {
                     Poll::Pending if self.shared.fault().is_some() => {}
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(connection)) => self.begin(connection),

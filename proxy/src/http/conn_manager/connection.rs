@@ -16,9 +16,9 @@ use nuncio_core::stream_info::ResponseFlag;
 use tokio::time::Instant;
 
 use super::account::ConnectionAccount;
-use super::alarm::Alarm;
 use super::stream::{ActiveStream, End};
 use super::{HttpConnectionManager, down::Down};
+use crate::alarm::Alarm;
 use crate::codec::http1::{RequestError, ServerConn};
 use crate::lifecycle::Drain;
 use crate::network::Connection;

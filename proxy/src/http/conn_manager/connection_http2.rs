@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use super::HttpConnectionManager;
 use super::account::ConnectionAccount;
-use super::alarm::Alarm;
 use super::stream::ActiveStream;
 use super::stream_task::StreamTask;
+use crate::alarm::Alarm;
 use crate::codec::http2::{Accepted, ConnectionError, FaultKind, ServerConn};
 use crate::lifecycle::Drain;
 use crate::network::Connection;

@@ -10,14 +10,15 @@ use tokio::time::Instant;
 
 use super::HttpConnectionManager;
 use super::account::ConnectionAccount;
-use super::alarm::Alarm;
 use super::config::CodecType;
 use super::connection::HttpConnection;
 use super::connection_http2::Http2Connection;
+use crate::alarm::Alarm;
 use crate::codec::http2;
 use crate::network::Connection;
 
 /// A client's connection.
+#[allow(clippy::large_enum_variant, reason = "most connections speak HTTP/1, in a task of their own")]
 pub enum ClientConnection {
     Detecting(Box<Detecting>),
     Http1(HttpConnection),

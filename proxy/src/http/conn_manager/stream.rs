@@ -18,10 +18,10 @@ use nuncio_core::stats::lists::http::{self as stat, Hcm};
 use nuncio_core::stream_info::{ResponseFlag, StreamInfo};
 use tokio::time::Instant;
 
-use super::alarm::Alarm;
 use super::down::Down;
 use super::filter_chain::{DataOutcome, DecodeChain, EncodeChain, HeadOutcome};
 use super::{HttpConnectionManager, hygiene, local_reply};
+use crate::alarm::Alarm;
 use crate::codec::http1::BodyError;
 use crate::codec::http2::StreamError;
 use crate::codec::{Body, GoneReason};

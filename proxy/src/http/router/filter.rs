@@ -218,7 +218,8 @@ impl Router {
             self.attempts += 1;
             control.info_mut().attempt_count = self.attempts;
             self.started.get_or_insert(control.now());
-            self.upstream.begin(&cluster, self.priority(), self.hash)?;
+            let downstream = control.info().protocol.unwrap_or_default();
+            self.upstream.begin(&cluster, self.priority(), self.hash, downstream)?;
         }
         self.upstream.poll_open(cx, &cluster, self.priority(), control)
     }

@@ -9,11 +9,10 @@ use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::{Choice, Host, LbContext};
 
 use super::failure::{Failure, Reset};
-use crate::codec::http1::UpstreamError;
 use crate::codec::{Body, Buffers};
 use crate::upstream::ThreadLocalCluster;
 use crate::upstream::circuit_breaker::Priority;
-use crate::upstream::pool::http1::{Acquire, PendingConn, PooledConn};
+use crate::upstream::pool::stream::{AcquireStream, NotSent, PendingStream, UpstreamEnd, UpstreamStream};
 use crate::upstream::pool::{PoolFailure, PoolFailureReason};
 
 /// How much may wait for the upstream's socket before the client is read no further.
@@ -25,8 +24,8 @@ enum State {
     Idle,
     /// The balancer is finding a host.
     Choosing(futures_util::future::LocalBoxFuture<'static, Option<Arc<Host>>>),
-    Waiting(PendingConn),
-    Open(PooledConn),
+    Waiting(PendingStream),
+    Open(UpstreamStream),
     /// The response is complete; what is left belongs to the pool.
     Over,
 }
@@ -37,6 +36,8 @@ pub struct UpstreamRequest {
     state: State,
     cluster: Option<Rc<ThreadLocalCluster>>,
     host: Option<Arc<Host>>,
+    /// What the client speaks; some clusters follow it.
+    downstream: Version,
     head_sent: bool,
     /// Something of a response came.
     answered: bool,
@@ -53,8 +54,10 @@ impl UpstreamRequest {
         cluster: &Rc<ThreadLocalCluster>,
         priority: Priority,
         hash: Option<u64>,
+        downstream: Version,
     ) -> Result<(), Failure> {
         self.cluster = Some(cluster.clone());
+        self.downstream = downstream;
         self.host = None;
         self.head_sent = false;
         self.answered = false;
@@ -74,10 +77,10 @@ impl UpstreamRequest {
         host: Arc<Host>,
         priority: Priority,
     ) -> Result<(), Failure> {
-        match cluster.acquire(&host, priority) {
-            Acquire::Ready(conn) => self.state = State::Open(conn),
-            Acquire::Pending(waiting) => self.state = State::Waiting(waiting),
-            Acquire::Failed(failure) => {
+        match cluster.stream(&host, priority, self.downstream) {
+            AcquireStream::Ready(conn) => self.state = State::Open(conn),
+            AcquireStream::Pending(waiting) => self.state = State::Waiting(waiting),
+            AcquireStream::Failed(failure) => {
                 // Refused by a limit: no host was asked.
                 return Err(pool_failure(&failure));
             }
@@ -114,7 +117,7 @@ impl UpstreamRequest {
                     info.upstream_host = Some(conn.host().clone());
                     info.upstream_connection_id = Some(conn.id());
                     info.upstream_local_address = conn.local_address().cloned();
-                    info.upstream_protocol = Some(Version::Http11);
+                    info.upstream_protocol = Some(conn.version());
                     return Poll::Ready(Ok(()));
                 }
                 State::Idle | State::Over => return Poll::Pending,
@@ -131,10 +134,16 @@ impl UpstreamRequest {
     ) -> Result<(), Failure> {
         let State::Open(conn) = &mut self.state else { return Ok(()) };
         self.head_sent = true;
-        if let Err(what) = conn.send_head(buffers, request, end) {
-            // Filters or routes made it unsendable; it never left this process.
-            tracing::warn!(target: "router", "request not sent: {what}");
-            return Err(Failure::new(Reset::ProtocolError));
+        match conn.send_head(buffers, request, end) {
+            Ok(()) => {}
+            Err(NotSent::Unwritable(what)) => {
+                // Filters or routes made it unsendable; it never left this process.
+                tracing::warn!(target: "router", "request not sent: {what}");
+                return Err(Failure::new(Reset::ProtocolError));
+            }
+            Err(NotSent::Upstream(_)) => {
+                return Err(Failure { stale_connection: true, ..Failure::new(Reset::RemoteRefusedStream) });
+            }
         }
         let mut info = control.info_mut();
         info.timings.first_upstream_tx = Some(control.now());
@@ -150,7 +159,7 @@ impl UpstreamRequest {
         end: bool,
     ) -> Result<(), Failure> {
         let State::Open(conn) = &mut self.state else { return Ok(()) };
-        conn.send_data(cx, buffers, data.as_slice(), end).map_err(|_| self.cut())
+        conn.send_data(cx, buffers, data, end).map_err(|_| self.cut())
     }
 
     pub fn send_trailers(&mut self, trailers: &HeaderMap, buffers: &Buffers) -> Result<(), Failure> {
@@ -160,18 +169,17 @@ impl UpstreamRequest {
 
     /// Ready when the upstream takes more.
     pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<Result<(), Failure>> {
-        match &mut self.state {
-            State::Open(conn) if conn.write_buffered() >= HIGH_WATERMARK => {
-                ready!(conn.poll_flush(cx, buffers)).map_err(|_| self.cut())?;
-                Poll::Ready(Ok(()))
-            }
-            _ => Poll::Ready(Ok(())),
-        }
+        let State::Open(conn) = &mut self.state else { return Poll::Ready(Ok(())) };
+        ready!(conn.poll_writable(cx, buffers, HIGH_WATERMARK)).map_err(|_| self.cut())?;
+        Poll::Ready(Ok(()))
     }
 
     /// How much is worth reading for it at once.
     pub fn read_size(&self) -> usize {
-        usize::MAX
+        match &self.state {
+            State::Open(conn) => conn.read_size(),
+            _ => usize::MAX,
+        }
     }
 
     pub fn flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Result<(), Failure> {
@@ -220,16 +228,27 @@ impl UpstreamRequest {
         }
     }
 
-    fn broken(&mut self, error: UpstreamError) -> Failure {
-        tracing::debug!(target: "router", "upstream: {error}");
-        match error {
-            UpstreamError::Protocol(_) => {
-                if let Some(cluster) = &self.cluster {
-                    cluster.stats().failures.inc(stat::UPSTREAM_CX_PROTOCOL_ERROR);
+    fn broken(&mut self, end: UpstreamEnd) -> Failure {
+        tracing::debug!(target: "router", "upstream: {end:?}");
+        let count = |counter| {
+            if let Some(cluster) = &self.cluster {
+                cluster.stats().failures.inc(counter);
+            }
+        };
+        match end {
+            UpstreamEnd::Protocol(_) => {
+                // The pool counts those of connections that carry many requests.
+                if matches!(&self.state, State::Open(conn) if conn.version() != Version::Http2) {
+                    count(stat::UPSTREAM_CX_PROTOCOL_ERROR);
                 }
                 Failure::new(Reset::ProtocolError)
             }
-            UpstreamError::Closed | UpstreamError::Reset(_) => self.cut(),
+            UpstreamEnd::Closed => self.cut(),
+            UpstreamEnd::Reset => {
+                count(stat::UPSTREAM_RQ_RX_RESET);
+                Failure::new(Reset::RemoteReset)
+            }
+            UpstreamEnd::Refused => Failure::new(Reset::RemoteRefusedStream),
         }
     }
 

@@ -12,6 +12,14 @@ use tokio::time::Instant;
 use crate::upstream::circuit_breaker::{Permit, Priority, Resource};
 use crate::upstream::thread_local::ClusterLocal;
 
+/// What a connection is counted as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::upstream) enum Counted {
+    Http1,
+    Http2,
+    Bytes,
+}
+
 /// One connection, from its first packet to its close.
 pub(in crate::upstream) struct ConnectionAccount {
     cluster: Rc<ClusterLocal>,
@@ -23,18 +31,20 @@ pub(in crate::upstream) struct ConnectionAccount {
     pub(super) with_request: bool,
     /// Requests that were sent on it, for pools of HTTP.
     pub(super) requests: u32,
-    http: bool,
+    counted: Counted,
     totals: (u64, u64),
     _permit: Permit,
     _active: GaugeGuard<Traffic>,
 }
 
 impl ConnectionAccount {
-    pub(super) fn begin(cluster: &Rc<ClusterLocal>, host: &Arc<Host>, priority: Priority, http: bool) -> Self {
+    pub(super) fn begin(cluster: &Rc<ClusterLocal>, host: &Arc<Host>, priority: Priority, counted: Counted) -> Self {
         let stats = cluster.stats();
         stats.traffic.inc(stat::UPSTREAM_CX_TOTAL);
-        if http {
-            stats.traffic.inc(stat::UPSTREAM_CX_HTTP1_TOTAL);
+        match counted {
+            Counted::Http1 => stats.traffic.inc(stat::UPSTREAM_CX_HTTP1_TOTAL),
+            Counted::Http2 => stats.traffic.inc(stat::UPSTREAM_CX_HTTP2_TOTAL),
+            Counted::Bytes => {}
         }
         host.load.connection_begun();
         host.load.active_connections.fetch_add(1, Relaxed);
@@ -47,7 +57,7 @@ impl ConnectionAccount {
             closed_by_peer: false,
             with_request: false,
             requests: 0,
-            http,
+            counted,
             totals: (0, 0),
         }
     }
@@ -82,7 +92,7 @@ impl Drop for ConnectionAccount {
             stats.failures.inc(with_request);
         }
         stats.connections.record(stat::UPSTREAM_CX_LENGTH_MS, self.begun.elapsed().as_millis() as u64);
-        if self.http {
+        if self.counted != Counted::Bytes {
             stats.connections.record(stat::UPSTREAM_RQ_PER_CX, self.requests.into());
         }
     }

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use self::pending::Waiting;
 use self::watch::Watch;
-use super::account::{ConnectionAccount, PendingAccount, RequestAccount};
+use super::account::{ConnectionAccount, Counted, PendingAccount, RequestAccount};
 use super::{PoolFailure, PoolFailureReason, connecting};
 use crate::codec::http1::ClientConn;
 use crate::upstream::circuit_breaker::{Permit, Priority, Resource};
@@ -255,7 +255,7 @@ impl Http1Pool {
 
     fn connect(self: &Rc<Self>) {
         self.state.borrow_mut().connecting += 1;
-        let mut account = ConnectionAccount::begin(&self.cluster, &self.host, self.priority, true);
+        let mut account = ConnectionAccount::begin(&self.cluster, &self.host, self.priority, Counted::Http1);
         let pool = self.clone();
         tokio::task::spawn_local(async move {
             let result = connecting::connect(&pool.cluster, &pool.host, &mut account).await;

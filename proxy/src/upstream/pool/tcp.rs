@@ -11,7 +11,7 @@ use nuncio_core::net::{Address, Connected, Io};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::Host;
 
-use super::account::{ConnectionAccount, PendingAccount, RequestAccount};
+use super::account::{ConnectionAccount, Counted, PendingAccount, RequestAccount};
 use super::{PoolFailure, PoolFailureReason, connecting};
 use crate::upstream::circuit_breaker::{Permit, Priority, Resource};
 use crate::upstream::thread_local::ClusterLocal;
@@ -54,7 +54,7 @@ impl TcpConnecting {
         }
         let pending = PendingAccount::begin(cluster, host, priority)
             .ok_or_else(|| PoolFailure::new(PoolFailureReason::Overflow, None))?;
-        let account = ConnectionAccount::begin(cluster, host, priority, false);
+        let account = ConnectionAccount::begin(cluster, host, priority, Counted::Bytes);
         let attempt = Box::pin({
             let (cluster, host, mut account) = (cluster.clone(), host.clone(), account);
             async move {

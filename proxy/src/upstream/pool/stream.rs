@@ -1,0 +1,285 @@
+//! One request's exchange with an upstream, whatever that speaks.
+
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, Version};
+use nuncio_core::net::Address;
+use nuncio_core::upstream::Host;
+
+use super::PoolFailure;
+use super::http1::{self, PendingConn, PooledConn};
+use super::http2::{self, PendingSlot, Slot};
+use crate::codec::http1::UpstreamError;
+use crate::codec::http2::{OpenError, StreamError};
+use crate::codec::{Body, Buffers};
+
+/// What a pool answers to a request.
+#[allow(clippy::large_enum_variant, reason = "moved once or twice a request, and never boxed for it")]
+pub enum AcquireStream {
+    Ready(UpstreamStream),
+    Pending(PendingStream),
+    Failed(PoolFailure),
+}
+
+/// A place in a pool's queue.
+pub enum PendingStream {
+    Http1(PendingConn),
+    Http2(PendingSlot),
+}
+
+impl PendingStream {
+    /// Ready once.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<UpstreamStream, PoolFailure>> {
+        match self {
+            Self::Http1(pending) => pending.poll(cx).map_ok(UpstreamStream::Http1),
+            Self::Http2(pending) => pending.poll(cx).map_ok(UpstreamStream::Http2),
+        }
+    }
+}
+
+impl From<http1::Acquire> for AcquireStream {
+    fn from(acquire: http1::Acquire) -> Self {
+        match acquire {
+            http1::Acquire::Ready(conn) => Self::Ready(UpstreamStream::Http1(conn)),
+            http1::Acquire::Pending(pending) => Self::Pending(PendingStream::Http1(pending)),
+            http1::Acquire::Failed(failure) => Self::Failed(failure),
+        }
+    }
+}
+
+impl From<http2::Acquire> for AcquireStream {
+    fn from(acquire: http2::Acquire) -> Self {
+        match acquire {
+            http2::Acquire::Ready(slot) => Self::Ready(UpstreamStream::Http2(slot)),
+            http2::Acquire::Pending(pending) => Self::Pending(PendingStream::Http2(pending)),
+            http2::Acquire::Failed(failure) => Self::Failed(failure),
+        }
+    }
+}
+
+/// Why there is no (whole) answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpstreamEnd {
+    /// The upstream broke the protocol; the text is for debug logs.
+    Protocol(&'static str),
+    /// The connection ended under the request.
+    Closed,
+    /// The upstream reset the stream.
+    Reset,
+    /// It did nothing with the request, which may be repeated.
+    Refused,
+}
+
+impl From<UpstreamError> for UpstreamEnd {
+    fn from(error: UpstreamError) -> Self {
+        match error {
+            UpstreamError::Protocol(what) => Self::Protocol(what),
+            UpstreamError::Closed | UpstreamError::Reset(_) => Self::Closed,
+        }
+    }
+}
+
+impl From<StreamError> for UpstreamEnd {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Protocol(what) => Self::Protocol(what),
+            StreamError::Closed => Self::Closed,
+            StreamError::Reset | StreamError::Satisfied => Self::Reset,
+            StreamError::Refused => Self::Refused,
+        }
+    }
+}
+
+/// Why a request was not sent. Nothing of it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotSent {
+    /// It holds something that must not be written; the text says what.
+    Unwritable(&'static str),
+    Upstream(UpstreamEnd),
+}
+
+/// Dropping it gives the exchange up: it closes an HTTP/1 connection, and resets an HTTP/2 stream.
+#[allow(clippy::large_enum_variant, reason = "moved once or twice a request, and never boxed for it")]
+pub enum UpstreamStream {
+    Http1(PooledConn),
+    Http2(Slot),
+}
+
+impl UpstreamStream {
+    pub fn host(&self) -> &Arc<Host> {
+        match self {
+            Self::Http1(conn) => conn.host(),
+            Self::Http2(slot) => slot.host(),
+        }
+    }
+
+    /// `%UPSTREAM_CONNECTION_ID%`.
+    pub fn id(&self) -> u64 {
+        match self {
+            Self::Http1(conn) => conn.id(),
+            Self::Http2(slot) => slot.id(),
+        }
+    }
+
+    pub fn local_address(&self) -> Option<&Address> {
+        match self {
+            Self::Http1(conn) => conn.local_address(),
+            Self::Http2(slot) => slot.local_address(),
+        }
+    }
+
+    pub fn version(&self) -> Version {
+        match self {
+            Self::Http1(_) => Version::Http11,
+            Self::Http2(_) => Version::Http2,
+        }
+    }
+
+    /// A close before the first byte of the answer may mean only that the upstream closed an idle connection at the
+    /// wrong moment. HTTP/2 has GOAWAY for that.
+    pub fn is_reused(&self) -> bool {
+        matches!(self, Self::Http1(conn) if conn.is_reused())
+    }
+
+    // === the request ===
+
+    /// `end`: no body follows.
+    pub fn send_head(&mut self, buffers: &Buffers, head: &RequestHead, end: bool) -> Result<(), NotSent> {
+        match self {
+            Self::Http1(conn) => conn.send_head(buffers, head, end).map_err(NotSent::Unwritable),
+            Self::Http2(slot) => {
+                let opened = slot.with_connection(|conn| conn.open(head, end, false));
+                match opened {
+                    Some(Ok(stream)) => {
+                        slot.stream = Some(stream);
+                        Ok(())
+                    }
+                    Some(Err(OpenError::Unwritable(what))) => Err(NotSent::Unwritable(what)),
+                    // However it ended: this request was not sent, so that it may be sent again.
+                    Some(Err(OpenError::Stream(_))) | None => Err(NotSent::Upstream(UpstreamEnd::Refused)),
+                }
+            }
+        }
+    }
+
+    pub fn send_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &Buffers,
+        data: &Chunk<'_>,
+        end: bool,
+    ) -> io::Result<()> {
+        match self {
+            Self::Http1(conn) => conn.send_data(cx, buffers, data.as_slice(), end),
+            Self::Http2(Slot { stream: Some(stream), .. }) => stream.send_data(cx, data.share(), end),
+            Self::Http2(_) => Ok(()),
+        }
+    }
+
+    pub fn send_trailers(&mut self, buffers: &Buffers, trailers: &HeaderMap) -> io::Result<()> {
+        match self {
+            Self::Http1(conn) => conn.send_trailers(buffers, trailers),
+            Self::Http2(Slot { stream: Some(stream), .. }) => stream.send_trailers(trailers),
+            Self::Http2(_) => Ok(()),
+        }
+    }
+
+    /// Ready when everything is with the connection.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
+        match self {
+            Self::Http1(conn) => conn.poll_flush(cx, buffers),
+            Self::Http2(Slot { stream: Some(stream), .. }) => stream.poll_flush(cx),
+            Self::Http2(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Ready when the upstream takes more. `watermark`: what may wait for an HTTP/1 socket.
+    pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers, watermark: usize) -> Poll<io::Result<()>> {
+        match self {
+            Self::Http1(conn) if conn.write_buffered() < watermark => Poll::Ready(Ok(())),
+            Self::Http1(conn) => conn.poll_flush(cx, buffers),
+            Self::Http2(Slot { stream: Some(stream), .. }) => stream.poll_writable(cx),
+            Self::Http2(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// How much is worth reading for it at once.
+    pub fn read_size(&self) -> usize {
+        match self {
+            Self::Http2(Slot { stream: Some(stream), .. }) => stream.read_size(),
+            _ => usize::MAX,
+        }
+    }
+
+    pub fn write_buffered(&self) -> usize {
+        match self {
+            Self::Http1(conn) => conn.write_buffered(),
+            Self::Http2(slot) => slot.stream.as_ref().map_or(0, |stream| stream.write_buffered()),
+        }
+    }
+
+    // === the response ===
+
+    /// Reads the next response head into `head`, whatever it holds: interim ones too, and then it is asked again.
+    pub fn poll_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &Buffers,
+        scratch: &mut [u8],
+        head: &mut ResponseHead,
+    ) -> Poll<Result<(), UpstreamEnd>> {
+        match self {
+            Self::Http1(conn) => conn.poll_response(cx, buffers, scratch, head).map_err(Into::into),
+            Self::Http2(Slot { stream: Some(stream), .. }) => stream.poll_response(cx, head).map_err(Into::into),
+            Self::Http2(_) => Poll::Pending,
+        }
+    }
+
+    /// The next piece of the response's body. After `Data`, ask [`response_complete`](Self::response_complete): the end
+    /// may be known already.
+    pub fn poll_body<'s>(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &'s mut [u8],
+    ) -> Poll<Result<Body<'s>, UpstreamEnd>> {
+        Poll::Ready(match self {
+            Self::Http1(conn) => ready!(conn.poll_body(cx, scratch)).map_err(Into::into),
+            Self::Http2(Slot { stream: Some(stream), .. }) => ready!(stream.poll_body(cx)).map_err(Into::into),
+            Self::Http2(_) => Ok(Body::End),
+        })
+    }
+
+    /// The response was read to its end.
+    pub fn response_complete(&self) -> bool {
+        match self {
+            Self::Http1(conn) => conn.response_complete(),
+            Self::Http2(slot) => slot.stream.as_ref().is_some_and(|stream| stream.response_complete()),
+        }
+    }
+
+    /// Bytes of the request's head, and of the response's, where the connection is this request's alone.
+    pub fn head_bytes(&self) -> (u32, u32) {
+        match self {
+            Self::Http1(conn) => conn.head_bytes(),
+            Self::Http2(_) => (0, 0),
+        }
+    }
+
+    // === the end ===
+
+    /// The exchange is over: the connection serves others, or closes if it cannot.
+    pub fn release(self) {
+        if let Self::Http1(conn) = self {
+            conn.release();
+        }
+    }
+
+    /// The upstream closed or reset the connection under this request.
+    pub fn closed_by_peer(self) {
+        if let Self::Http1(conn) = self {
+            conn.closed_by_peer();
+        }
+    }
+}
