@@ -3,6 +3,7 @@
 //! - [`source`]: what a discovery type is, and the one door by which it speaks
 //! - [`assignment`]: `ClusterLoadAssignment` to host specs, for every type that reads one
 //! - [`dns`]: names to addresses
+//! - [`xds`]: resources from files and management servers
 //! - [`sources`]: the discovery types, one file each, and their list
 //!
 //! Direction: a source says what is there now; it never learns who listens, sees no host object, no health, no balancer
@@ -12,6 +13,7 @@ pub mod assignment;
 pub mod dns;
 pub mod source;
 pub mod sources;
+pub mod xds;
 
 pub use assignment::Assignment;
 pub use source::{HostSink, HostSource, HostSourceFactory, HostUpdates, SourceContext, UpdateEvent};

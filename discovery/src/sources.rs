@@ -1,6 +1,7 @@
 //! The discovery types, one file each.
 
 mod dns;
+mod eds;
 mod logical_dns;
 mod static_;
 mod strict_dns;
@@ -14,8 +15,14 @@ use nuncio_core::error::ConfigError;
 use crate::{HostSource, HostSourceFactory};
 
 /// What is honoured of the messages that the discovery types read.
-pub static SUPPORTED: &[&[&Entry]] =
-    &[dns::SUPPORTED, crate::dns::config::SUPPORTED, crate::dns::refresh::SUPPORTED, crate::assignment::SUPPORTED];
+pub static SUPPORTED: &[&[&Entry]] = &[
+    dns::SUPPORTED,
+    eds::SUPPORTED,
+    crate::xds::config_source::SUPPORTED,
+    crate::dns::config::SUPPORTED,
+    crate::dns::refresh::SUPPORTED,
+    crate::assignment::SUPPORTED,
+];
 
 pub fn factories() -> Vec<Box<dyn HostSourceFactory>> {
     vec![
@@ -23,6 +30,7 @@ pub fn factories() -> Vec<Box<dyn HostSourceFactory>> {
         Box::new(strict_dns::Factory),
         Box::new(logical_dns::Factory),
         Box::new(dns::Factory),
+        Box::new(eds::Factory),
     ]
 }
 

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use futures_util::future::LocalBoxFuture;
 use nuncio::upstream::thread_local::ClusterContext;
 use nuncio::upstream::{
-    Acquire, ClusterDefaults, ClusterManager, ClusterUpdate, Clusters, PooledConn, Priority, Publish,
+    Acquire, ClusterClient, ClusterDefaults, ClusterManager, ClusterUpdate, Clusters, PooledConn, Priority, Publish,
 };
 use nuncio_api::pb::envoy::config::cluster::v3::Cluster;
 use nuncio_api::pb::envoy::config::core::v3 as core_pb;
@@ -104,7 +104,8 @@ fn house() -> House {
     });
     let factories = nuncio_discovery::sources::factories();
     let dns = Rc::new(SharedResolvers::new(Rc::default()));
-    let context = SourceContext { rng: Rng::with_seed(1), clock: WallClock::System, dns };
+    let (client, node) = (Rc::new(ClusterClient::new(&clusters)), Arc::default());
+    let context = SourceContext { rng: Rng::with_seed(1), clock: WallClock::System, dns, client, node };
     let manager = ClusterManager::new(&store, factories, ClusterDefaults::default(), context);
     House { store, manager, worker: Rc::new(Worker(clusters)) }
 }

@@ -191,6 +191,15 @@ pub mod cluster {
             gauge VERSION;
         }
     }
+    crate::stats! {
+        /// Where members come from by subscription: listed once something is told of them.
+        pub Subscription {
+            counter UPDATE_REJECTED;
+            counter INIT_FETCH_TIMEOUT;
+            /// When the last good answer came, in milliseconds since 1970.
+            gauge UPDATE_TIME;
+        }
+    }
 }
 
 /// `http2.` and `cluster.<name>.http2.`: listed once a codec was made.

@@ -2,15 +2,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use futures_util::future::LocalBoxFuture;
 use nuncio_api::pb::envoy::config::cluster::v3::Cluster;
 use nuncio_api::pb::envoy::config::core::v3 as pb;
 use nuncio_api::pb::envoy::config::endpoint::v3 as ep;
 use nuncio_api::pb::google::protobuf::Duration;
+use nuncio_core::http::ResponseHead;
 use nuncio_core::random::Rng;
 use nuncio_core::time::WallClock;
-use nuncio_core::upstream::HostSpec;
+use nuncio_core::upstream::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse, HostSpec};
 
 use crate::dns::scripted::Scripted;
 use crate::{Assignment, HostUpdates, SourceContext, UpdateEvent};
@@ -20,6 +23,7 @@ use crate::{Assignment, HostUpdates, SourceContext, UpdateEvent};
 pub(crate) struct Heard {
     said: RefCell<Vec<Assignment>>,
     failed: RefCell<Vec<String>>,
+    rejected: RefCell<Vec<String>>,
     events: Cell<(u32, u32, u32)>,
 }
 
@@ -41,6 +45,10 @@ impl Heard {
         self.failed.borrow().len()
     }
 
+    pub(crate) fn rejections(&self) -> usize {
+        self.rejected.borrow().len()
+    }
+
     /// Attempts, successes, empty answers.
     pub(crate) fn counts(&self) -> (u32, u32, u32) {
         self.events.get()
@@ -56,19 +64,79 @@ impl HostUpdates for Heard {
         self.failed.borrow_mut().push(reason);
     }
 
+    fn rejected(&self, reason: String) {
+        self.rejected.borrow_mut().push(reason);
+    }
+
+    fn version(&self, _: &str) {}
+
     fn count(&self, event: UpdateEvent) {
         let (mut attempts, mut successes, mut empty) = self.events.get();
         match event {
             UpdateEvent::Attempt => attempts += 1,
             UpdateEvent::Success => successes += 1,
             UpdateEvent::Empty => empty += 1,
+            UpdateEvent::InitFetchTimeout | UpdateEvent::Stale => {}
         }
         self.events.set((attempts, successes, empty));
     }
 }
 
 pub(crate) fn context(names: &Scripted) -> SourceContext {
-    SourceContext { rng: Rng::with_seed(1), clock: WallClock::fixed(UNIX_EPOCH), dns: Rc::new(names.clone()) }
+    context_with(names, &Answers::default())
+}
+
+pub(crate) fn context_with(names: &Scripted, answers: &Answers) -> SourceContext {
+    SourceContext {
+        rng: Rng::with_seed(1),
+        clock: WallClock::fixed(UNIX_EPOCH),
+        dns: Rc::new(names.clone()),
+        client: Rc::new(answers.clone()),
+        node: Arc::new(pb::Node { id: "n".into(), cluster: "c".into(), ..Default::default() }),
+    }
+}
+
+/// Answers every call alike, and remembers the calls.
+#[derive(Clone, Default)]
+pub(crate) struct Answers(Rc<Script>);
+
+#[derive(Default)]
+struct Script {
+    answer: RefCell<Option<Result<AsyncResponse, AsyncFailure>>>,
+    asked: RefCell<Vec<(String, String)>>,
+}
+
+impl Answers {
+    pub(crate) fn set(&self, status: u16, body: &str) {
+        let head = ResponseHead { status, ..Default::default() };
+        let body = body.as_bytes().to_vec().into();
+        self.0.answer.replace(Some(Ok(AsyncResponse { head, body, trailers: None })));
+    }
+
+    pub(crate) fn fail(&self, failure: AsyncFailure) {
+        self.0.answer.replace(Some(Err(failure)));
+    }
+
+    /// Of each call: the cluster with method, path, authority and content type, and the body.
+    pub(crate) fn asked(&self) -> Vec<(String, String)> {
+        self.0.asked.borrow().clone()
+    }
+}
+
+impl AsyncClient for Answers {
+    fn call(
+        &self,
+        cluster: &str,
+        request: AsyncRequest,
+    ) -> LocalBoxFuture<'static, Result<AsyncResponse, AsyncFailure>> {
+        let header = |name| request.head.headers.get_str(name).unwrap_or_default().to_owned();
+        let words =
+            [cluster.to_owned(), header(":method"), header(":path"), header(":authority"), header("content-type")];
+        let body = String::from_utf8_lossy(&request.body).into_owned();
+        self.0.asked.borrow_mut().push((words.join(" ").trim_end().to_owned(), body));
+        let answer = self.0.answer.borrow().clone().unwrap_or(Err(AsyncFailure::NoHealthyHost));
+        Box::pin(std::future::ready(answer))
+    }
 }
 
 pub(crate) fn seconds(seconds: i64) -> Option<Duration> {

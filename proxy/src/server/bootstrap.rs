@@ -27,9 +27,13 @@ use crate::admin::{AdminConfig, Configs};
 use crate::extensions::Extensions;
 use crate::listener::ListenerManager;
 use crate::listener::config::SocketPolicy;
+use crate::net::Sockets;
 use crate::stats_sink::StatsConfig;
+use crate::upstream::async_client::ClusterClient;
 use crate::upstream::circuit_breaker::Thresholds;
-use crate::upstream::{ClusterDefaults, ClusterManager};
+use crate::upstream::thread_local::ClusterContext;
+use crate::upstream::worker::ConnectionIds;
+use crate::upstream::{ClusterDefaults, ClusterManager, Clusters};
 
 supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
     node, static_resources, admin, cluster_manager, stats_config, stats_flush_interval, stats_flush_on_admin,
@@ -52,6 +56,9 @@ pub struct Assembly {
     pub node: Arc<Node>,
     pub store: Rc<RefCell<Store>>,
     pub clusters: ClusterManager,
+    /// The clusters as the main thread uses them, for polls of its own.
+    pub own_clusters: Rc<Clusters>,
+    pub connection_ids: ConnectionIds,
     pub listeners: ListenerManager,
     pub log_files: Rc<LogWriter>,
     pub admin: Option<AdminConfig>,
@@ -134,7 +141,26 @@ pub fn assemble(
     let sockets = SocketPolicy { workers: options.concurrency as usize, share: options.restart_epoch > 0 };
     let mut listeners = ListenerManager::new(extensions.network_filters, sockets, &mut store.borrow_mut());
     let mut report = Report { loaded: &loaded, errors: Vec::new(), warnings: loaded.warnings.clone() };
-    let (clusters, refused) = clusters(&loaded, extensions.host_sources, &store, &mut report);
+    let (rng, connection_ids) = (Rng::from_os(), ConnectionIds::default());
+    let own_clusters = Clusters::new(ClusterContext {
+        connect: Rc::new(Sockets::default()),
+        buffers: Rc::default(),
+        rng: rng.clone(),
+        stats: store.borrow().main().clone(),
+        connection_ids: connection_ids.clone(),
+    });
+    let resolver = ResolverConfig::from_bootstrap(&loaded.bootstrap).unwrap_or_else(|error| {
+        report.refuse(error);
+        Rc::default()
+    });
+    let sources = SourceContext {
+        rng,
+        clock: WallClock::System,
+        dns: Rc::new(SharedResolvers::new(resolver)),
+        client: Rc::new(ClusterClient::new(&own_clusters)),
+        node: node.clone(),
+    };
+    let (clusters, refused) = clusters(&loaded, extensions.host_sources, sources, &store, &mut report);
     let (warnings, scopes) = (RefCell::default(), RefCell::default());
     let context = FactoryContext {
         name: "",
@@ -176,6 +202,8 @@ pub fn assemble(
         node,
         store,
         clusters,
+        own_clusters,
+        connection_ids,
         listeners,
         log_files,
         admin,
@@ -190,16 +218,11 @@ pub fn assemble(
 fn clusters(
     loaded: &LoadedBootstrap,
     sources: Vec<Box<dyn HostSourceFactory>>,
+    context: SourceContext,
     store: &Rc<RefCell<Store>>,
     report: &mut Report<'_>,
 ) -> (ClusterManager, HashSet<String>) {
     let bind = loaded.bootstrap.cluster_manager.as_ref().and_then(|manager| manager.upstream_bind_config.clone());
-    let resolver = ResolverConfig::from_bootstrap(&loaded.bootstrap).unwrap_or_else(|error| {
-        report.refuse(error);
-        Rc::default()
-    });
-    let dns = Rc::new(SharedResolvers::new(resolver));
-    let context = SourceContext { rng: Rng::from_os(), clock: WallClock::System, dns };
     let clusters = ClusterManager::new(store, sources, ClusterDefaults { bind }, context);
     let mut refused = HashSet::new();
     for element in &loaded.clusters {
@@ -216,6 +239,13 @@ fn clusters(
             report.fail(element, errors);
             refused.insert(message.name);
         }
+    }
+    let decoded = || loaded.clusters.iter().filter_map(|element| Some((element, element.decode().ok()?)));
+    for (name, error) in clusters.check_asked(|asked| refused.contains(asked)) {
+        if let Some((element, _)) = decoded().find(|(_, message)| *message.name == *name) {
+            report.fail(element, vec![error]);
+        }
+        refused.insert(name.to_string());
     }
     (clusters, refused)
 }

@@ -32,7 +32,6 @@ use crate::net::limits::{DescriptorLimit, raise_descriptor_limit};
 use crate::net::sys::trim_memory;
 use crate::network::TrafficDirection;
 use crate::upstream::ClusterManager;
-use crate::upstream::worker::ConnectionIds;
 
 /// Envoy's default of `stats_flush_interval`.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
@@ -143,6 +142,8 @@ impl Main {
             node,
             store,
             clusters,
+            own_clusters,
+            connection_ids,
             mut listeners,
             log_files,
             admin,
@@ -159,7 +160,6 @@ impl Main {
         let lifecycle = Arc::new(Lifecycle::default());
         let flusher = Rc::new(Flusher::new(&store, &lifecycle, &log_files, options.concurrency));
         flusher.process.unknown_fields(unknown_fields);
-        let connection_ids = ConnectionIds::default();
         let facts = Facts {
             options: &options,
             node: &node,
@@ -187,7 +187,8 @@ impl Main {
         };
         let workers =
             (0..options.concurrency).map(|i| WorkerThread::start(i, seed.clone())).collect::<io::Result<Vec<_>>>()?;
-        clusters.start(Rc::new(Inboxes(workers.iter().map(WorkerThread::inbox).collect())));
+        clusters
+            .start(Rc::new(Inboxes { main: own_clusters, workers: workers.iter().map(WorkerThread::inbox).collect() }));
         let (drained_sender, drained) = unbounded_channel();
         let (stop_sender, stopping) = unbounded_channel();
         let drain_time = options.drain_time;

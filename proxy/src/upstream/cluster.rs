@@ -35,7 +35,7 @@ supports!(CLUSTER = "envoy.config.cluster.v3.Cluster" {
     track_cluster_stats: "these statistics are not kept",
 } values {
     // What each of them reads stands beside it.
-    r#type: ["STATIC", "STRICT_DNS", "LOGICAL_DNS"],
+    r#type: ["STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"],
     lb_policy: ["ROUND_ROBIN", "RANDOM", "LEAST_REQUEST", "CLUSTER_PROVIDED", "LOAD_BALANCING_POLICY_CONFIG"],
     protocol_selection: ["USE_CONFIGURED_PROTOCOL"],
 });

@@ -22,7 +22,9 @@ use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::stats::lists::server;
 use nuncio_core::stats::{Stats, Store};
 use nuncio_core::upstream::{Health, HealthFlags, Host};
-use nuncio_discovery::{Assignment, HostSink, HostSourceFactory, HostUpdates, SourceContext, UpdateEvent, sources};
+use nuncio_discovery::{
+    Assignment, HostSink, HostSource, HostSourceFactory, HostUpdates, SourceContext, UpdateEvent, sources,
+};
 use tokio::sync::Notify;
 
 use self::entry::{Cluster, Running};
@@ -302,6 +304,10 @@ impl ClusterManager {
     ) -> Result<Box<Cluster>, Vec<ConfigError>> {
         let config = ClusterConfig::from_proto(message, version.is_some(), &self.0.defaults);
         let source = sources::source(&self.0.factories, message);
+        let source = source.and_then(|source| match self.lacks_node(&*source) {
+            Some(error) => Err(vec![error]),
+            None => Ok(source),
+        });
         let (config, source) = match (config, source) {
             (Ok(config), Ok(source)) => (config, source),
             (config, source) => {
@@ -316,6 +322,39 @@ impl ClusterManager {
         };
         let now = self.0.context.clock.now();
         Ok(Box::new(Cluster::new(id, Arc::new(config), bytes, version, now, source, &mut self.0.store.borrow_mut())))
+    }
+
+    /// Who is told of the node wants to know it.
+    fn lacks_node(&self, source: &dyn HostSource) -> Option<ConfigError> {
+        let node = &self.0.context.node;
+        if !source.needs().node || !node.id.is_empty() && !node.cluster.is_empty() {
+            return None;
+        }
+        let reason = "node 'id' and 'cluster' are required. Set it either in 'node' config or via --service-node and \
+                      --service-cluster options.";
+        Some(ConfigError::new("", reason))
+    }
+
+    /// Of the bootstrap's clusters, by name: what is wrong with the clusters that their sources ask. One that was
+    /// `refused` is a mistake already.
+    pub fn check_asked(&self, refused: impl Fn(&str) -> bool) -> Vec<(Arc<str>, ConfigError)> {
+        let state = self.0.state.borrow();
+        let needs = |cluster: &Cluster| cluster.source().and_then(|source| source.needs().cluster);
+        let can_be_asked = |name: &str| {
+            let found = state.slots.get(name).and_then(|slot| slot.active.as_ref());
+            found.is_some_and(|cluster| needs(cluster).is_none())
+        };
+        let active = state.slots.values().filter_map(|slot| slot.active.as_ref());
+        let asking = active.filter_map(|cluster| Some((cluster.name().clone(), needs(cluster)?)));
+        let wrong = asking.filter(|(_, (_, asked))| !refused(asked) && !can_be_asked(asked));
+        let refused = |(name, (path, asked)): (Arc<str>, (String, String))| {
+            let reason = format!(
+                "there must be a statically defined non-EDS cluster: '{asked}' does not exist, was added via api, or is \
+                 an EDS cluster"
+            );
+            (name, ConfigError::new(path, reason))
+        };
+        wrong.map(refused).collect()
     }
 
     fn count_added(&self, modified: bool) {
@@ -399,15 +438,36 @@ impl HostUpdates for Sink {
         self.warming.take();
     }
 
-    fn count(&self, event: UpdateEvent) {
-        let counter = match event {
-            UpdateEvent::Attempt => stat::UPDATE_ATTEMPT,
-            UpdateEvent::Success => stat::UPDATE_SUCCESS,
-            UpdateEvent::Empty => stat::UPDATE_EMPTY,
-        };
+    fn rejected(&self, reason: String) {
         if let Some(manager) = self.manager.upgrade() {
-            manager.with(&self.name, self.id, |cluster| cluster.updates().inc(counter));
+            tracing::warn!(cluster = &*self.name, "hosts are kept as they were, the answer is refused: {reason}");
+            manager.with(&self.name, self.id, |cluster| cluster.subscription().inc(stat::UPDATE_REJECTED));
         }
+        self.warming.take();
+    }
+
+    fn count(&self, event: UpdateEvent) {
+        if let Some(manager) = self.manager.upgrade() {
+            manager.with(&self.name, self.id, |cluster| match event {
+                UpdateEvent::Attempt => cluster.updates().inc(stat::UPDATE_ATTEMPT),
+                UpdateEvent::Success => cluster.updates().inc(stat::UPDATE_SUCCESS),
+                UpdateEvent::Empty => cluster.updates().inc(stat::UPDATE_EMPTY),
+                UpdateEvent::InitFetchTimeout => cluster.subscription().inc(stat::INIT_FETCH_TIMEOUT),
+                UpdateEvent::Stale => cluster.updates().inc(stat::ASSIGNMENT_STALE),
+            });
+        }
+        if matches!(event, UpdateEvent::Empty | UpdateEvent::InitFetchTimeout) {
+            self.warming.take();
+        }
+    }
+
+    fn version(&self, version: &str) {
+        let Some(manager) = self.manager.upgrade() else { return };
+        let now = manager.context.clock.since_epoch().as_millis();
+        manager.with(&self.name, self.id, |cluster| {
+            cluster.updates().set(stat::VERSION, xxhash_rust::xxh64::xxh64(version.as_bytes(), 0));
+            cluster.subscription().set(stat::UPDATE_TIME, u64::try_from(now).unwrap_or(u64::MAX));
+        });
     }
 }
 

@@ -251,7 +251,7 @@ pub async fn settle() {
     }
 }
 
-struct NoCalls;
+pub struct NoCalls;
 
 impl AsyncClient for NoCalls {
     fn call(&self, _: &str, _: AsyncRequest) -> LocalBoxFuture<'static, Result<AsyncResponse, AsyncFailure>> {

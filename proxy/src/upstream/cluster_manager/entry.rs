@@ -5,7 +5,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use nuncio_core::stats::lists::cluster::{
-    self as stat, CircuitBreakers as OpenList, CircuitBreakersRemaining as RemainingList, Membership, Updates,
+    self as stat, CircuitBreakers as OpenList, CircuitBreakersRemaining as RemainingList, Membership, Subscription,
+    Updates,
 };
 use nuncio_core::stats::{Gauge, List, Stats, Store};
 use nuncio_core::upstream::{Host, HostSet, PrioritySet};
@@ -31,6 +32,7 @@ pub(super) struct Cluster {
     warm: bool,
     membership: Stats<Membership>,
     updates: Option<Box<Stats<Updates>>>,
+    subscription: Option<Box<Stats<Subscription>>>,
     pub(super) merge: Option<Box<Merge>>,
     gauges: Option<Box<BreakerGauges>>,
 }
@@ -85,6 +87,7 @@ impl Cluster {
             warm: false,
             membership: Stats::new(store.main(), scope),
             updates: None,
+            subscription: None,
             merge: None,
             gauges: None,
         }
@@ -106,6 +109,11 @@ impl Cluster {
         self.warm = true;
     }
 
+    /// Before it runs.
+    pub(super) fn source(&self) -> Option<&dyn HostSource> {
+        self.source.as_deref()
+    }
+
     /// To be run; once.
     pub(super) fn take_source(&mut self) -> Option<Box<dyn HostSource>> {
         self.source.take()
@@ -114,6 +122,16 @@ impl Cluster {
     pub(super) fn updates(&mut self) -> &Stats<Updates> {
         let (membership, scope) = (&self.membership, self.snapshot.scope);
         self.updates.get_or_insert_with(|| Box::new(Stats::new(membership.worker(), scope)))
+    }
+
+    /// Born, and so listed, when it is first asked for.
+    pub(super) fn subscription(&mut self) -> &Stats<Subscription> {
+        let (membership, scope) = (&self.membership, self.snapshot.scope);
+        self.subscription.get_or_insert_with(|| {
+            let stats = Stats::new(membership.worker(), scope);
+            stats.add(stat::UPDATE_REJECTED, 0);
+            Box::new(stats)
+        })
     }
 
     pub(super) fn status(&self, warming: bool) -> ClusterStatus {

@@ -12,7 +12,7 @@ use nuncio_discovery::dns::SharedResolvers;
 use prost::Message;
 use std::time::Duration;
 
-use crate::upstream::testing::{Net, settle};
+use crate::upstream::testing::{Net, NoCalls, settle};
 
 /// A worker that takes messages when they are sent.
 struct OneWorker {
@@ -74,10 +74,11 @@ impl Main {
         });
         let sinks = Sinks::default();
         let mut factories = sources::factories();
-        factories.push(Box::new(Told(sinks.clone())));
+        factories.insert(0, Box::new(Told(sinks.clone())));
         let clock = WallClock::fixed(SystemTime::UNIX_EPOCH);
         let dns = Rc::new(SharedResolvers::new(Rc::default()));
-        let context = SourceContext { rng: Rng::with_seed(1), clock, dns };
+        let (client, node) = (Rc::new(NoCalls), Arc::default());
+        let context = SourceContext { rng: Rng::with_seed(1), clock, dns, client, node };
         let manager = ClusterManager::new(&store, factories, ClusterDefaults::default(), context);
         Self { manager, store, worker: Rc::new(OneWorker { clusters, messages: RefCell::default() }), sinks }
     }
