@@ -127,7 +127,7 @@ impl ListenerConfig {
     ) -> Result<Self, Vec<ConfigError>> {
         let mut errors = unimplemented(message);
         let addresses = addresses(message, sockets.share).unwrap_or_else(|e| {
-            errors.push(if message.address.is_none() { named(&message.name, e) } else { e });
+            errors.push(if message.address.is_none() { homeless(&message.name) } else { e });
             Vec::new()
         });
         let shown = addresses.first().map_or(String::new(), |(a, _)| a.to_string());
@@ -190,7 +190,7 @@ fn unimplemented(message: &pb::Listener) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     let mut refuse = |set: bool, path: &str| {
         if set {
-            errors.push(ConfigError::new(path, "not implemented"));
+            errors.push(ConfigError::new(path, "is not implemented"));
         }
     };
     refuse(!message.listener_filters.is_empty(), "listener_filters");
@@ -207,8 +207,8 @@ fn is_internal(message: &pb::Listener) -> bool {
     matches!(message.listener_specifier, Some(pb::listener::ListenerSpecifier::InternalListener(_)))
 }
 
-fn named(name: &str, error: ConfigError) -> ConfigError {
-    ConfigError::new(error.path, format!("error adding listener named '{name}': {}", error.reason))
+fn homeless(name: &str) -> ConfigError {
+    ConfigError::new("address", format!("error adding listener named '{name}': address is necessary"))
 }
 
 fn addresses(message: &pb::Listener, share: bool) -> Result<Vec<(Address, BindOptions)>, ConfigError> {
@@ -288,15 +288,25 @@ fn chains(
         }
     };
     let default = message.default_filter_chain.as_ref().and_then(|c| check(c, "default_filter_chain"));
-    if let [first, second, ..] = message.filter_chains.as_slice() {
-        // Until chains are matched there can be only one that takes every connection.
-        errors.push(ConfigError::new(
-            "filter_chains[1]",
-            format!(
-                "error adding listener '{address}': filter chain '{}' has the same matching rules defined as '{}'. duplicate matcher is: {{}}",
-                second.name, first.name
-            ),
-        ));
-    }
+    errors.extend(duplicates(&message.filter_chains, address));
     if errors.is_empty() { Ok(FilterChains { only, default }) } else { Err(errors) }
+}
+
+/// Chains that would take the same connections. (Chains with different matches are refused one by one
+/// as long as matching is not implemented.)
+fn duplicates(chains: &[FilterChain], address: &str) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
+    for (i, chain) in chains.iter().enumerate() {
+        let matches = |c: &&FilterChain| {
+            c.filter_chain_match.clone().unwrap_or_default() == chain.filter_chain_match.clone().unwrap_or_default()
+        };
+        if let Some(first) = chains[..i].iter().find(matches) {
+            let reason = format!(
+                "error adding listener '{address}': filter chain '{}' has the same matching rules defined as '{}'. duplicate matcher is: {{}}",
+                chain.name, first.name
+            );
+            errors.push(ConfigError::new(format!("filter_chains[{i}]"), reason));
+        }
+    }
+    errors
 }

@@ -69,7 +69,7 @@ impl FilterChainConfig {
     ) -> Result<Self, Vec<ConfigError>> {
         let mut errors = Vec::new();
         if message.filter_chain_match.as_ref().is_some_and(|m| *m != pb::FilterChainMatch::default()) {
-            errors.push(ConfigError::new("filter_chain_match", "not implemented"));
+            errors.push(ConfigError::new("filter_chain_match", "is not implemented"));
         }
         if let Some(socket) = &message.transport_socket
             && let Err(e) = plain_text(socket)
@@ -118,7 +118,7 @@ fn check_filter(
     let config = match &message.config_type {
         Some(pb::filter::ConfigType::TypedConfig(any)) => any,
         Some(pb::filter::ConfigType::ConfigDiscovery(_)) => {
-            return Err(vec![ConfigError::new("config_discovery", "not implemented")]);
+            return Err(vec![ConfigError::new("config_discovery", "is not implemented")]);
         }
         None => &none,
     };
