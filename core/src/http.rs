@@ -9,8 +9,8 @@ pub mod local_reply;
 
 pub use body::{Chunk, Framing};
 pub use filter::{
-    DecodeFilter, EncodeFilter, FilterHalves, HttpFilter, HttpFilterFactory, Outcome, RouteView, Step, StreamControl,
-    StreamState, Verdict,
+    DecodeFilter, EncodeFilter, FilterHalves, HttpFilter, HttpFilterFactory, MakeFilter, Outcome, RouteView, Step,
+    StreamControl, StreamState, Verdict,
 };
 pub use head::{RequestHead, ResponseHead, Version};
 pub use header_map::HeaderMap;

@@ -48,6 +48,7 @@ fn support() -> Support {
         http::router::SUPPORTED,
         http::conn_manager::SUPPORTED,
     ]);
+    lists.extend(http::filters::SUPPORTED);
     Support::new(&lists)
 }
 

@@ -133,10 +133,13 @@ pub struct FilterHalves {
     pub encode: Option<Box<dyn EncodeFilter>>,
 }
 
+/// Makes the halves for one stream after another of its worker; they are recycled through `reset`.
+pub type MakeFilter = Box<dyn Fn() -> FilterHalves>;
+
 /// A checked configuration of a filter, shared by all workers.
 pub trait HttpFilter: Send + Sync {
-    /// Makes the halves for streams of the calling worker; they are recycled through `reset`.
-    fn instantiate(&self, worker: &crate::extension::WorkerContext) -> FilterHalves;
+    /// The filter on one worker, with what its streams share there: statistics, caches.
+    fn on_worker(&self, worker: &crate::extension::WorkerContext) -> MakeFilter;
 }
 
 /// Reads a filter's protobuf configuration, on the main thread.
@@ -158,8 +161,12 @@ pub trait HttpFilterFactory: Send + Sync {
     ) -> Result<Arc<dyn HttpFilter>, ConfigError>;
 
     /// What `typed_per_filter_config` holds, as the filter will ask for it in [`StreamControl::route_config`].
-    fn create_route_config(&self, config: &ProtoAny) -> Result<Arc<dyn Any + Send + Sync>, ConfigError> {
-        let _ = config;
+    fn create_route_config(
+        &self,
+        config: &ProtoAny,
+        context: &crate::extension::FactoryContext<'_>,
+    ) -> Result<Arc<dyn Any + Send + Sync>, ConfigError> {
+        let _ = (config, context);
         Err(ConfigError::new("", format!("{} has no per-route configuration", self.name())))
     }
 }

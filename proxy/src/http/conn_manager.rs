@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuncio_core::access_log::{AccessLog, LogContext};
-use nuncio_core::http::{LocalReply, RequestHead, RouteView, StreamControl};
+use nuncio_core::http::{LocalReply, MakeFilter, RequestHead, RouteView, StreamControl};
 use nuncio_core::runtime::Runtime;
 use nuncio_core::stats::Stats;
 use nuncio_core::stats::lists::http::{self as stat, Hcm, HcmFailures, HcmTimes, Router as RouterList};
@@ -58,6 +58,8 @@ const KEEP_STREAMS: usize = 256;
 /// One connection manager on one worker.
 pub struct HttpConnectionManager {
     pub config: Arc<Config>,
+    /// Its filters on this worker.
+    filters: Vec<MakeFilter>,
     pub worker: Rc<Worker>,
     pub stats: Stats<Hcm>,
     pub times: Stats<HcmTimes>,
@@ -94,8 +96,8 @@ impl HttpConnectionManager {
     pub fn instantiate_filters(&self) -> (DecodeChain, EncodeChain) {
         let mut decode = DecodeChain::default();
         let mut encode = EncodeChain::default();
-        for (position, filter) in (0u8..).zip(&self.config.filters) {
-            let halves = filter.config.instantiate(&self.worker.context);
+        for (position, make) in (0u8..).zip(&self.filters) {
+            let halves = make();
             if let Some(half) = halves.decode {
                 decode.push(position, half);
             }
@@ -222,6 +224,7 @@ impl NetworkFilterConfig for Handle {
             router: Stats::new(stats, config.scopes.http),
             listener: Stats::new(stats, config.scopes.listener),
             loggers: config.access_logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
+            filters: config.filters.iter().map(|f| f.config.on_worker(&worker.context)).collect(),
             date: date::DateCache::default(),
             codec_options: Rc::new(config.codec.clone()),
             http2_options: Rc::new(config.http2.clone()),

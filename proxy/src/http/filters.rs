@@ -1,6 +1,21 @@
 //! The HTTP filters that the binary has. A new filter is one file and one entry here.
 
-use nuncio_core::http::HttpFilterFactory;
+mod buffer;
+mod cors;
+mod csrf;
+mod fault;
+mod header_mutation;
+mod header_to_metadata;
+mod local_ratelimit;
+mod set_metadata;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use nuncio_api::support::Entry;
+use nuncio_core::access_log::LogContext;
+use nuncio_core::extension::{FactoryContext, WorkerContext};
+use nuncio_core::http::{HttpFilterFactory, StreamControl};
+use nuncio_core::stats::{List, Scope, ScopeId, lists};
 
 /// Filters by the type of their configuration, as Envoy finds them.
 pub struct HttpFilters(Vec<Box<dyn HttpFilterFactory>>);
@@ -25,5 +40,50 @@ impl HttpFilters {
 
 /// One entry for each file of this room; filters of other rooms are added by `extensions`.
 pub fn factories() -> Vec<Box<dyn HttpFilterFactory>> {
-    vec![]
+    vec![
+        Box::new(buffer::Factory),
+        Box::new(cors::Factory),
+        Box::new(csrf::Factory),
+        Box::new(fault::Factory),
+        Box::new(header_mutation::Factory),
+        Box::new(header_to_metadata::Factory),
+        Box::new(local_ratelimit::Factory),
+        Box::new(set_metadata::Factory),
+    ]
+}
+
+/// What is honoured of the messages read in this folder.
+pub static SUPPORTED: &[&[&Entry]] = &[
+    buffer::SUPPORTED,
+    cors::SUPPORTED,
+    csrf::SUPPORTED,
+    fault::SUPPORTED,
+    header_mutation::SUPPORTED,
+    header_to_metadata::SUPPORTED,
+    local_ratelimit::SUPPORTED,
+    set_metadata::SUPPORTED,
+];
+
+/// Where the filters of a manager count, `http.<stat_prefix>.`; the list is shown as zeros from now on.
+fn http_scope<L: List>(context: &FactoryContext<'_>) -> ScopeId {
+    declared::<L>(context, &lists::http::SCOPE, context.stat_prefix)
+}
+
+fn declared<L: List>(context: &FactoryContext<'_>, kind: &'static Scope, name: &str) -> ScopeId {
+    let scope = context.scope(kind, &name.into());
+    L::descriptors().iter().for_each(|list| context.stats.borrow_mut().declare(scope, list));
+    scope
+}
+
+/// Runs `apply` with what formatters may know of the stream.
+fn with_log_context<T>(stream: &StreamControl, worker: &WorkerContext, apply: impl FnOnce(&LogContext<'_>) -> T) -> T {
+    let connection = stream.connection();
+    let route = stream.route();
+    let info = stream.info();
+    apply(&LogContext {
+        connection: connection.as_deref(),
+        route: route.as_deref(),
+        rng: Some(&worker.rng),
+        ..LogContext::new(&info)
+    })
 }

@@ -181,8 +181,13 @@ impl Check<'_> {
             return None;
         };
         let filters = self.filters;
-        let filter_config = |_: &str, config: &nuncio_api::pb::google::protobuf::Any| {
-            filters.find_route(&config.type_url).map(|factory| factory.create_route_config(config)).transpose()
+        let context = FactoryContext { stat_prefix: &self.stat_prefix, ..*self.context };
+        let filter_config = |name: &str, config: &nuncio_api::pb::google::protobuf::Any| {
+            let context = FactoryContext { name, ..context };
+            filters
+                .find_route(&config.type_url)
+                .map(|factory| factory.create_route_config(config, &context))
+                .transpose()
         };
         let context = BuildContext {
             has_cluster: self.context.has_cluster,

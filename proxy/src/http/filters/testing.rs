@@ -1,0 +1,160 @@
+//! A connection manager of one worker in memory, for the tests of filters: a client's bytes go in,
+//! what the upstream saw and what the client got come out. The clock is paused.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nuncio_api::pb::envoy::config::cluster::v3 as cluster_pb;
+use nuncio_api::pb::envoy::config::core::v3::Node;
+use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
+use nuncio_api::prost::Message;
+use nuncio_api::{Format, LoadOptions, Source, load_message};
+use nuncio_core::extension::FactoryContext;
+use nuncio_core::net::{Address, ConnectionInfo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
+
+use super::{HttpFilters, factories};
+use crate::access_log::file::{FlushPolicy, LogWriter};
+use crate::http::conn_manager::factory::Factory;
+use crate::lifecycle::{Drain, DrainStrategy};
+use crate::network::{Connection, ListenerInfo, NetworkFilter, NetworkFilterFactory, TrafficDirection};
+use crate::upstream::testing::{House, memory, settle};
+
+const ROUTER: &str =
+    r#"{name: router, typed_config: {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}"#;
+
+/// The prefix of every type URL in tests.
+pub(crate) const FILTERS: &str = "type.googleapis.com/envoy.extensions.filters.http";
+
+pub(crate) struct Bench {
+    pub(crate) house: House,
+    filter: Rc<dyn NetworkFilter>,
+}
+
+/// What came of one request.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The request as the upstream got it; empty if it got none.
+    pub(crate) upstream: String,
+    /// The response as the client got it, to the close of its connection.
+    pub(crate) client: String,
+    pub(crate) took: Duration,
+}
+
+impl Answer {
+    pub(crate) fn status(&self) -> &str {
+        self.client.split(' ').nth(1).unwrap_or_default()
+    }
+
+    pub(crate) fn body(&self) -> &str {
+        self.client.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+    }
+
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let (head, _) = self.client.split_once("\r\n\r\n")?;
+        field(head, name)
+    }
+
+    pub(crate) fn upstream_field(&self, name: &str) -> Option<&str> {
+        field(&self.upstream, name)
+    }
+}
+
+fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().filter_map(|line| line.split_once(": ")).find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
+}
+
+impl Bench {
+    /// A manager with these filters (YAML, a list) and the fields of `routes` in the routes of its only
+    /// virtual host, all of them to one cluster.
+    pub(crate) fn new(filters: &str, routes: &str) -> Self {
+        Self::with(&format!(
+            "{{stat_prefix: in, http_filters: [{filters}, {ROUTER}], route_config: {{virtual_hosts: [{{name: v, \
+             domains: ['*'], routes: [{routes}]}}]}}}}"
+        ))
+    }
+
+    /// A manager of this configuration (YAML); `ROUTER` in it is the router.
+    pub(crate) fn with(manager: &str) -> Self {
+        let text = manager.replace("ROUTER", ROUTER);
+        let source = Source::text("test", Format::Yaml, text);
+        let loaded = load_message::<HttpConnectionManager>(source, &LoadOptions::default());
+        let proto = loaded.unwrap_or_else(|problems| panic!("{problems:#?}")).message;
+        let house = House::new(cluster_pb::Cluster::default(), 1);
+        let listener = Arc::new(ListenerInfo {
+            name: "in".into(),
+            stat_name: "in".into(),
+            buffer_limit: 1 << 20,
+            direction: TrafficDirection::Unspecified,
+            metadata: Default::default(),
+        });
+        let (warnings, scopes, node) = (RefCell::default(), RefCell::default(), Arc::new(Node::default()));
+        let context = FactoryContext {
+            name: "",
+            stat_prefix: "",
+            has_cluster: &|name| name == "c",
+            warnings: &warnings,
+            node: &node,
+            stats: &house.store,
+            log_files: &LogWriter::new(FlushPolicy::default()),
+            scopes: &scopes,
+        };
+        let factory = Factory::new(Arc::new(HttpFilters::new(factories())));
+        let config = factory.check(&proto.encode_to_vec(), &listener, &context);
+        let filter = config.unwrap_or_else(|e| panic!("{e:?}")).instantiate(&house.worker());
+        Self { house, filter }
+    }
+
+    /// Sends `request` on a connection of its own; the upstream, if it is asked, says `response`.
+    pub(crate) async fn ask(&self, request: &str, response: &str) -> Answer {
+        let (io, mut client) = memory();
+        let address = |port: u16| Address::Ip(([127, 0, 0, 1], port).into());
+        let drain = Drain::new(Arc::default(), true, DrainStrategy::Gradual, Duration::ZERO);
+        let info = Rc::new(ConnectionInfo::new(1, address(1), address(2)));
+        let guards = Box::new(());
+        let drain = Rc::new(drain);
+        self.filter.serve(Connection { io, info, preread: Vec::new(), drain, record: None, guards });
+        let began = Instant::now();
+        let seen = Arc::new(Mutex::new(String::new()));
+        let upstream = async {
+            let mut far = self.house.net.next().await;
+            let mut request = far.request().await;
+            if let Some(length) = field(&request, "content-length") {
+                request.push_str(&far.read(length.parse().unwrap()).await);
+            }
+            *seen.lock().unwrap() = request;
+            far.answer(response).await;
+            far.end().await;
+            std::future::pending::<()>().await;
+        };
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut got = Vec::new();
+        tokio::select! {
+            read = client.read_to_end(&mut got) => drop(read.unwrap()),
+            () = upstream => {}
+        }
+        let took = began.elapsed();
+        settle().await;
+        let upstream = std::mem::take(&mut *seen.lock().unwrap());
+        Answer { upstream, client: String::from_utf8_lossy(&got).into_owned(), took }
+    }
+
+    /// `GET` with these header lines, each ended by CRLF; the upstream says `ok`.
+    pub(crate) async fn get(&self, path: &str, fields: &str) -> Answer {
+        self.request("GET", path, fields, "").await
+    }
+
+    pub(crate) async fn request(&self, method: &str, path: &str, fields: &str, body: &str) -> Answer {
+        let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: web.test\r\nconnection: close\r\n{length}{fields}\r\n{body}");
+        self.ask(&request, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await
+    }
+
+    pub(crate) fn stat(&self, name: &str) -> u64 {
+        self.house.store.borrow_mut().value(name).unwrap_or_else(|| panic!("no stat {name}"))
+    }
+}
