@@ -84,6 +84,11 @@ impl Direction {
         self.end == End::Passed
     }
 
+    /// Bytes that are held here.
+    pub fn held(&self) -> usize {
+        self.pending.len() - self.written + self.pipe.as_ref().map_or(0, Pipe::filled)
+    }
+
     /// Moves what can be moved now. What was moved counts even if it failed after that.
     pub fn poll(
         &mut self,

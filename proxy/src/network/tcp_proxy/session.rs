@@ -14,6 +14,7 @@ use futures_util::future::LocalBoxFuture;
 use nuncio_core::access_log::{LogContext, LogType};
 use nuncio_core::net::connection::CloseType;
 use nuncio_core::net::{Address, Io};
+use nuncio_core::stats::AmountGuard;
 use nuncio_core::stats::lists::{cluster, tcp};
 use nuncio_core::stream_info::{ResponseFlag, ResponseFlags, StreamInfo};
 use nuncio_core::upstream::{Choice, ClusterInfo, Host, LbContext};
@@ -66,6 +67,8 @@ struct Relay {
     guard: TcpGuard,
     to_host: Direction,
     to_client: Direction,
+    /// What waits for the client, once something did.
+    buffered: Option<AmountGuard<tcp::TcpProxy>>,
 }
 
 /// What the log wants to know.
@@ -224,6 +227,7 @@ impl Parts {
                             guard: connection.guard,
                             to_host: Direction::with(preread),
                             to_client: Direction::default(),
+                            buffered: None,
                         }));
                         if self.proxy.config.log_on_connected {
                             self.log(LogType::TcpUpstreamConnected);
@@ -321,8 +325,13 @@ impl Parts {
     }
 
     fn account(&mut self, up: &Moved, down: &Moved) {
-        let State::Relaying(relay) = &self.state else { return };
+        let State::Relaying(relay) = &mut self.state else { return };
         let stats = &self.proxy.stats;
+        let held = relay.to_client.held() as u64;
+        if held > 0 || relay.buffered.is_some() {
+            let buffered = || stats.amount(tcp::DOWNSTREAM_CX_TX_BYTES_BUFFERED);
+            relay.buffered.get_or_insert_with(buffered).set(held);
+        }
         if up.paused {
             stats.inc(tcp::DOWNSTREAM_FLOW_CONTROL_PAUSED_READING_TOTAL);
         }

@@ -264,6 +264,24 @@ async fn a_session_that_is_cut_off_is_logged_and_gives_everything_back() {
     assert_eq!(bench.house.stats(["upstream_cx_active", "upstream_rq_active"]), [0, 0]);
 }
 
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn what_a_slow_client_has_not_taken_is_a_gauge() {
+    let bench = Bench::with_hosts(&to_cluster("c"), 1);
+    let (mut client, task) = bench.connect();
+    settle().await;
+    let mut host = bench.house.net.accepted().unwrap();
+    // The network of the tests holds 64 KiB of a connection.
+    host.answer(&"x".repeat(1 << 16)).await;
+    settle().await;
+    host.answer("more").await;
+    settle().await;
+    assert_eq!(bench.stat("downstream_cx_tx_bytes_buffered"), 4);
+    client.read_exact(&mut [0; 10]).await.unwrap();
+    settle().await;
+    assert_eq!(bench.stat("downstream_cx_tx_bytes_buffered"), 0);
+    task.abort();
+}
+
 #[test]
 fn clusters_are_drawn_by_their_weights() {
     let target = Target::Weighted(vec![("a".into(), 1), ("b".into(), 0), ("c".into(), 3)], 4);

@@ -116,10 +116,6 @@ impl Bench {
         Self { from, to, direction, buffers, pipes, limit: 1 << 20, wakes: Arc::default() }
     }
 
-    fn held(&self) -> usize {
-        self.direction.pending.len() - self.direction.written
-    }
-
     fn poll(&mut self) -> (Result<(), Failed>, Moved) {
         let waker = Waker::from(self.wakes.clone());
         let lent = Lent { buffers: &self.buffers, pipes: &self.pipes, limit: self.limit };
@@ -150,7 +146,7 @@ fn no_more_than_one_read_is_held_while_the_other_side_takes_nothing() {
     let (result, moved) = bench.poll();
     result.unwrap();
     assert_eq!(moved, Moved { read: 100, written: 10, paused: true, resumed: false });
-    assert_eq!(bench.held(), 90);
+    assert_eq!(bench.direction.held(), 90);
     let (result, moved) = bench.poll();
     result.unwrap();
     assert_eq!(moved, Moved::default(), "still paused, told once, nothing read");
@@ -158,7 +154,7 @@ fn no_more_than_one_read_is_held_while_the_other_side_takes_nothing() {
     let (result, moved) = bench.poll();
     result.unwrap();
     assert_eq!((moved.read, moved.written, moved.paused, moved.resumed), (100, 100, true, true));
-    assert_eq!(bench.held(), 90);
+    assert_eq!(bench.direction.held(), 90);
 }
 
 #[test]
