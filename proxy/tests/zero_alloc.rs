@@ -4,6 +4,8 @@
 //!
 //! `NUNCIO_TRACE_ALLOCATIONS=1` prints where the worker allocates while it should not.
 
+// What fails ends the test.
+#![allow(clippy::unwrap_used)]
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -72,6 +72,8 @@ pub struct HttpConnectionManager {
     pub http2_options: Rc<http2::ServerOptions>,
     pub http2: Stats<Http2Codec>,
     pub runtime: Rc<dyn Runtime>,
+    /// Boxed, since a record is large and goes from hand to hand.
+    #[allow(clippy::vec_box)]
     free: RefCell<Vec<Box<ActiveStream>>>,
     /// Taken and given back, since a formatter may come to another.
     scratch: Cell<Option<Box<Scratch>>>,

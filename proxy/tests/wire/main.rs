@@ -1,5 +1,8 @@
 //! The proxy over real sockets: what only the kernel can show. Real clock, free ports, no sleeps.
 
+// What fails ends the test.
+#![allow(clippy::unwrap_used)]
+
 mod admin;
 mod demo;
 mod examples;

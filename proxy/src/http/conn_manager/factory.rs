@@ -130,7 +130,7 @@ impl Check<'_> {
         let (filters, router) = self.filters(&proto.http_filters);
         let routes = self.routes(proto);
         let access_logs = self.access_logs(proto);
-        let common = proto.common_http_protocol_options.clone().unwrap_or_default();
+        let common = proto.common_http_protocol_options.unwrap_or_default();
         let prefix: Arc<str> = proto.stat_prefix.as_str().into();
         let listener: Arc<str> = format!("{}.http.{}", self.listener.stat_name, proto.stat_prefix).into();
         let scopes = Scopes {
@@ -389,8 +389,8 @@ fn codec_options(proto: &Proto, common: &HttpProtocolOptions) -> ServerOptions {
     let http1 = proto.http_protocol_options.clone().unwrap_or_default();
     ServerOptions {
         accept_http_10: http1.accept_http_10,
-        default_host_for_http_10: Some(http1.default_host_for_http_10.as_str().into())
-            .filter(|h: &Box<str>| !h.is_empty()),
+        default_host_for_http_10: (!http1.default_host_for_http_10.is_empty())
+            .then(|| http1.default_host_for_http_10.as_str().into()),
         allow_absolute_url: http1.allow_absolute_url.is_none_or(|v| v.value),
         enable_trailers: http1.enable_trailers,
         allow_chunked_length: http1.allow_chunked_length,
