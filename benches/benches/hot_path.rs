@@ -23,7 +23,7 @@ use nuncio_core::http::{DecodeFilter, Framing, RequestHead, ResponseHead, Step, 
 use nuncio_core::net::{Address, Io, Stream};
 use nuncio_core::random::Rng;
 use nuncio_core::runtime::NoRuntime;
-use nuncio_core::stats::lists::cluster;
+use nuncio_core::stats::lists::{self, cluster};
 use nuncio_core::stats::{CodeStats, Codes, Stats, Store};
 use nuncio_core::stream_info::StreamInfo;
 use nuncio_core::upstream::{Host, HostSet, HostSpec, LbContext, PrioritySet};
@@ -99,7 +99,12 @@ fn heads(c: &mut Criterion) {
 const VIRTUAL_HOSTS: usize = 10_000;
 
 fn table() -> RouteConfig {
-    let context = BuildContext { has_cluster: &|_| true, validate_clusters: false, filter_config: &|_, _| Ok(None) };
+    let context = BuildContext {
+        has_cluster: &|_| true,
+        validate_clusters: false,
+        filter_config: &|_, _| Ok(None),
+        scope: &|name| Store::new().scope(&lists::vhost::SCOPE, &name.into()),
+    };
     let mut builder = RouteConfigBuilder::new(&pb::RouteConfiguration::default(), &context).expect("an empty one");
     for host in 0..VIRTUAL_HOSTS {
         let domains = vec![format!("host-{host}.example.com"), format!("*.host-{host}.example.com")];

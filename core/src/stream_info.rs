@@ -15,7 +15,7 @@ use crate::upstream::{ClusterInfo, Host};
 
 macro_rules! response_flags {
     ($($(#[$doc:meta])* $name:ident $short:literal $long:literal,)*) => {
-        /// Why a response is not simply the upstream's. In Envoy's bit order.
+        /// Why a response is not simply the upstream's. In the order of Envoy's numbers.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum ResponseFlag { $($(#[$doc])* $name,)* }
@@ -67,25 +67,38 @@ response_flags! {
     UnconditionalDropOverload "UDO" "UnconditionalDropOverload",
 }
 
-/// A set of [`ResponseFlag`]s. Prints comma-joined in bit order, or `-`.
+/// A set of [`ResponseFlag`]s. Prints comma-joined in the order in which they were set, or `-`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ResponseFlags(u64);
+pub struct ResponseFlags {
+    set: u64,
+    /// One more than each flag's number, the first in the lowest byte. A stream that gathers more than eight flags
+    /// shows the first eight.
+    order: u64,
+}
 
 impl ResponseFlags {
     pub fn insert(&mut self, flag: ResponseFlag) {
-        self.0 |= 1 << flag as u8;
+        if self.contains(flag) {
+            return;
+        }
+        self.set |= 1 << flag as u8;
+        let used = (u64::BITS - self.order.leading_zeros()).next_multiple_of(8);
+        if used < u64::BITS {
+            self.order |= (flag as u64 + 1) << used;
+        }
     }
 
     pub fn contains(self, flag: ResponseFlag) -> bool {
-        self.0 & (1 << flag as u8) != 0
+        self.set & (1 << flag as u8) != 0
     }
 
     pub fn is_empty(self) -> bool {
-        self.0 == 0
+        self.set == 0
     }
 
     pub fn iter(self) -> impl Iterator<Item = ResponseFlag> {
-        ResponseFlag::ALL.iter().copied().filter(move |f| self.contains(*f))
+        let numbers = self.order.to_le_bytes().into_iter().take_while(|number| *number > 0);
+        numbers.filter_map(|number| ResponseFlag::ALL.get(usize::from(number) - 1).copied())
     }
 }
 
@@ -284,12 +297,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_print_in_bit_order_whatever_the_order_of_insertion() {
+    fn flags_print_in_the_order_in_which_they_were_set() {
         let mut flags = ResponseFlags::default();
         assert_eq!(flags.to_string(), "-");
+        // Envoy 1.40 writes URX,UF for HTTP and UF,URX for TCP.
         flags.insert(ResponseFlag::UpstreamRetryLimitExceeded);
         flags.insert(ResponseFlag::UpstreamConnectionFailure);
-        assert_eq!(flags.to_string(), "UF,URX");
+        flags.insert(ResponseFlag::UpstreamRetryLimitExceeded);
+        assert_eq!(flags.to_string(), "URX,UF");
+        ResponseFlag::ALL.iter().for_each(|flag| flags.insert(*flag));
+        assert!(ResponseFlag::ALL.iter().all(|flag| flags.contains(*flag)));
+        assert_eq!(flags.iter().count(), 8);
         assert_eq!(ResponseFlag::from_short("UAEX"), Some(ResponseFlag::UnauthorizedExternalService));
     }
 }

@@ -10,6 +10,7 @@ use nuncio_api::pb::envoy::config::route::v3 as pb;
 use nuncio_api::pb::google::protobuf::UInt32Value;
 use nuncio_core::http::RequestHead;
 use nuncio_core::runtime::NoRuntime;
+use nuncio_core::stats::{Store, lists};
 
 struct Counting;
 
@@ -52,7 +53,12 @@ fn route(path: String, action: Option<pb::route::Action>) -> pb::Route {
 }
 
 fn table() -> RouteConfig {
-    let context = BuildContext { has_cluster: &|_| true, validate_clusters: true, filter_config: &|_, _| Ok(None) };
+    let context = BuildContext {
+        has_cluster: &|_| true,
+        validate_clusters: true,
+        filter_config: &|_, _| Ok(None),
+        scope: &|name| Store::new().scope(&lists::vhost::SCOPE, &name.into()),
+    };
     let mut builder = RouteConfigBuilder::new(&pb::RouteConfiguration::default(), &context).unwrap();
     for host in 0..HOSTS {
         let domains = vec![format!("host-{host}.example.com")];

@@ -23,6 +23,8 @@ pub enum Codes {
     Internal,
     External,
     Canary,
+    /// Answers that were not passed on, because the request was tried again.
+    Retry,
     /// `upstream_rq_…` of a virtual cluster, a route or a zone: everything from its first use.
     Other,
 }
@@ -31,8 +33,14 @@ const fn list(prefix: &'static str, completed: bool) -> Descriptor {
     Descriptor { prefix, shape: Shape::Codes { completed } }
 }
 
-static LISTS: [Descriptor; 5] =
-    [list("", true), list("internal.", false), list("external.", false), list("canary.", false), list("", false)];
+static LISTS: [Descriptor; 6] = [
+    list("", true),
+    list("internal.", false),
+    list("external.", false),
+    list("canary.", false),
+    list("retry.", false),
+    list("", false),
+];
 
 impl Codes {
     /// For a [`Scope`](super::Scope) of clusters.

@@ -3,22 +3,23 @@
 use std::sync::Arc;
 
 use futures_util::future::LocalBoxFuture;
+use nuncio_api::pb::google::protobuf::Struct;
 
 use super::{Host, PrioritySet};
-
-/// Makes the load of one request from that of the cluster.
-pub type ReplaceLoad<'a> = dyn Fn(&PrioritySet, &PriorityLoad) -> PriorityLoad + 'a;
 
 /// What the request that needs a host says.
 #[derive(Default)]
 pub struct LbContext<'a> {
     /// From the route's hash policy; policies that hash take chance without it.
     pub hash: Option<u64>,
-    /// Replaces the load over priorities (retry priorities).
-    pub priority_load: Option<&'a ReplaceLoad<'a>>,
+    /// Instead of the cluster's own load over priorities (retry priorities).
+    pub priority_load: Option<&'a PriorityLoad>,
+    /// What hosts must say of themselves in `envoy.lb`, for clusters with subsets.
+    pub metadata_match: Option<&'a Struct>,
     /// Hosts to pass over, e.g. those that were tried (retry host predicates).
     pub reject: Option<&'a dyn Fn(&Host) -> bool>,
-    /// How often to choose again after a rejected one; the last choice is taken in any case.
+    /// How often to choose again after a rejected one, before any other is looked for. If all are rejected, the last
+    /// choice is taken.
     pub reselections: u32,
     pub override_host: Option<OverrideHost<'a>>,
 }

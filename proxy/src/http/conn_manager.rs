@@ -25,7 +25,7 @@ use tokio::task::AbortHandle;
 
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
-use crate::http::router::{Route, Scratch};
+use crate::http::router::{Route, Scratch, VhostStatsMap};
 use crate::network::{Connection, NetworkFilter, NetworkFilterConfig};
 use crate::upstream::Worker;
 
@@ -77,6 +77,8 @@ pub struct HttpConnectionManager {
     free: RefCell<Vec<Box<ActiveStream>>>,
     /// Taken and given back, since a formatter may come to another.
     scratch: Cell<Option<Box<Scratch>>>,
+    /// Of virtual clusters and routes.
+    pub vhosts: VhostStatsMap,
 }
 
 impl HttpConnectionManager {
@@ -234,6 +236,7 @@ impl NetworkFilterConfig for Handle {
             runtime: worker.context.runtime.clone(),
             free: RefCell::default(),
             scratch: Cell::default(),
+            vhosts: VhostStatsMap::default(),
             worker: worker.clone(),
             config,
         })))

@@ -8,8 +8,11 @@
 //! - `policy`, `retry`, `hash_policy`: how a request is forwarded
 //! - `mutations`: header changes of all levels
 //! - `filter`: the terminal filter; `upstream_request`: one attempt; `failure`: why one failed
+//! - `timeouts`, `attempt_timers`, `retry_state`, `replay`: how long, how often, and with which bytes
+//! - `tally`: where a request is counted
 //! - `rewrite`, `redirect`, `direct_response`, `weighted`, `filter_config`: the rest of a route
 
+mod attempt_timers;
 mod direct_response;
 mod domains;
 mod extension;
@@ -22,18 +25,22 @@ mod names;
 mod path_index;
 mod policy;
 mod redirect;
+mod replay;
 mod retry;
+mod retry_state;
 mod rewrite;
 mod route;
 mod route_match;
 mod table;
+mod tally;
+mod timeouts;
 mod upstream_request;
 mod uri_template;
 mod virtual_host;
 mod weighted;
 
 pub use failure::{Failure, Reset};
-pub use filter::Router;
+pub use filter::{Expired, Heard, Next, Router};
 pub use filter_config::{FilterConfig, ReadFilterConfig};
 pub use hash_policy::{HashInput, HashPolicy};
 pub use mutations::Scratch;
@@ -47,7 +54,8 @@ pub use rewrite::set_authority;
 pub use route::{Action, ClusterName, Route};
 pub use route_match::MatchContext;
 pub use table::{BuildContext, RouteConfig, RouteConfigBuilder};
-pub use virtual_host::{Common, VirtualHost};
+pub use tally::{VhostStats, VhostStatsMap};
+pub use virtual_host::{Common, VirtualCluster, VirtualHost};
 
 use nuncio_api::support::Entry;
 
@@ -66,6 +74,19 @@ pub static SUPPORTED: &[&Entry] = &[
     &filter::HASH_QUERY,
     &filter::HASH_STATE,
     &filter::HOST,
+    &filter::ROUTE,
+    &filter::RETRY,
+    &filter::RETRY_PRIORITY,
+    &filter::RETRY_HOST,
+    &filter::BACK_OFF,
+    &filter::RATE_LIMITED,
+    &filter::RESET_HEADER,
+    &filter::PREVIOUS_HOSTS,
+    &filter::OMIT_CANARY,
+    &filter::OMIT_METADATA,
+    &filter::PREVIOUS_PRIORITIES,
+    &filter::HEDGE,
+    &filter::VIRTUAL_CLUSTER,
     &filter_config::FILTER_CONFIG,
     &mutations::OPTION,
     &mutations::VALUE,

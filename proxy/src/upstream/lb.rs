@@ -5,6 +5,7 @@
 //! and knows nothing of health.
 
 pub mod edf;
+pub mod labels;
 pub mod least_request;
 pub mod priority;
 pub mod random;
@@ -81,22 +82,35 @@ impl<P: Policy> Balancer<P> {
 
     fn choose_once(&mut self, context: &LbContext<'_>) -> Option<&Arc<Host>> {
         let random = context.hash.unwrap_or_else(|| self.rng.u64());
-        let (priority, availability) = match context.priority_load {
-            Some(replace) => priority::choose(&replace(&self.hosts, self.state.load()), random)?,
-            None => self.state.choose(random)?,
-        };
-        let set = self.hosts.priorities.get(priority)?;
-        let availability = if self.state.in_panic(priority) {
-            (self.on_panic)();
-            Availability::All
-        } else {
-            availability
-        };
-        let hosts = listed(set, availability);
+        let (priority, availability) = self.choose_list(context, random)?;
+        let hosts = listed(self.hosts.priorities.get(priority)?, availability);
         if hosts.is_empty() {
             return None;
         }
         self.policy.pick(&mut self.lists[priority][availability as usize], hosts, random)
+    }
+
+    fn choose_list(&self, context: &LbContext<'_>, random: u64) -> Option<(usize, Availability)> {
+        let (priority, availability) = match context.priority_load {
+            Some(load) => priority::choose(load, random)?,
+            None => self.state.choose(random)?,
+        };
+        if self.state.in_panic(priority) {
+            (self.on_panic)();
+            return Some((priority, Availability::All));
+        }
+        Some((priority, availability))
+    }
+
+    /// Chance, or a hash, met only rejected hosts: one that is not rejected, if there is any. Envoy takes the last one
+    /// it met.
+    fn search(&self, context: &LbContext<'_>) -> Option<Arc<Host>> {
+        let reject = context.reject?;
+        let random = self.rng.u64();
+        let (priority, availability) = self.choose_list(context, random)?;
+        let hosts = listed(self.hosts.priorities.get(priority)?, availability);
+        let start = (random % hosts.len().max(1) as u64) as usize;
+        hosts[start..].iter().chain(&hosts[..start]).find(|host| !reject(host)).cloned()
     }
 }
 
@@ -113,8 +127,12 @@ impl<P: Policy> LoadBalancer for Balancer<P> {
         let mut left = context.reselections;
         loop {
             let Some(host) = self.choose_once(context) else { return Choice::None };
-            if left == 0 || !context.reject.is_some_and(|reject| reject(host)) {
+            if !context.reject.is_some_and(|reject| reject(host)) {
                 return Choice::Host(host.clone());
+            }
+            if left == 0 {
+                let last = host.clone();
+                return Choice::Host(self.search(context).unwrap_or(last));
             }
             left -= 1;
         }

@@ -121,6 +121,7 @@ pub struct ClusterStats {
     codes: CodeStats,
     codes_internal: CodeStats,
     codes_external: CodeStats,
+    codes_retry: CodeStats,
     response_time: Stats<ResponseTime>,
     response_time_internal: Stats<ResponseTime>,
     response_time_external: Stats<ResponseTime>,
@@ -138,6 +139,7 @@ impl ClusterStats {
             codes: CodeStats::new(worker, scope, Codes::Cluster),
             codes_internal: CodeStats::new(worker, scope, Codes::Internal),
             codes_external: CodeStats::new(worker, scope, Codes::External),
+            codes_retry: CodeStats::new(worker, scope, Codes::Retry),
             response_time: Stats::new(worker, scope),
             response_time_internal: Stats::under(worker, scope, 1),
             response_time_external: Stats::under(worker, scope, 2),
@@ -150,6 +152,11 @@ impl ClusterStats {
     pub fn charge(&self, status: u16, internal: bool) {
         self.codes.charge(status);
         if internal { self.codes_internal.charge(status) } else { self.codes_external.charge(status) }
+    }
+
+    /// An answer that nobody gets, because the request is tried again.
+    pub fn charge_retried(&self, status: u16) {
+        self.codes_retry.charge(status);
     }
 
     /// A whole answer took so many milliseconds.

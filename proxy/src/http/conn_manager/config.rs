@@ -150,6 +150,8 @@ pub struct Config {
     pub codec: ServerOptions,
     pub http2: http2::ServerOptions,
     pub max_requests_per_connection: Option<u32>,
+    /// How much of a body may be kept, unless a route says otherwise; 0 is without bound.
+    pub buffer_limit: u32,
     pub proxy_100_continue: bool,
     /// What a loopback peer is called in `x-forwarded-for`.
     pub local_ip: Option<IpAddr>,

@@ -155,6 +155,7 @@ impl Check<'_> {
             },
             http2: self.http2_options(proto, &codec),
             codec,
+            buffer_limit: self.listener.buffer_limit,
             max_requests_per_connection: common.max_requests_per_connection.map(|v| v.value).filter(|n| *n > 0),
             proxy_100_continue: proto.proxy_100_continue,
             local_ip: crate::net::first_local_ip(),
@@ -193,6 +194,7 @@ impl Check<'_> {
             has_cluster: self.context.has_cluster,
             validate_clusters: true,
             filter_config: &filter_config,
+            scope: &|name| self.context.scope(&lists::vhost::SCOPE, &name.into()),
         };
         match RouteConfig::from_proto(routes, &context) {
             Ok(config) => Some(Arc::new(config)),

@@ -25,7 +25,7 @@ use crate::alarm::Alarm;
 use crate::codec::http1::BodyError;
 use crate::codec::http2::StreamError;
 use crate::codec::{Body, GoneReason};
-use crate::http::router::{Failure, Router};
+use crate::http::router::{Expired, Failure, Heard, Next, Router};
 use crate::lifecycle::Drain;
 
 mod decode;
@@ -255,7 +255,7 @@ impl ActiveStream {
             self.idle_timeout = idle;
             self.idle_deadline = idle.map(|d| self.control.info().start + d);
         }
-        if let Some(limit) = self.router.max_stream_duration() {
+        if let Some(limit) = self.router.max_stream_duration(&self.request) {
             self.duration_deadline = limit.map(|d| self.control.info().start + d);
         }
     }
@@ -345,9 +345,10 @@ impl ActiveStream {
                 return;
             }
         }
-        match self.router.failed(failure, &self.request, &self.control) {
-            Some(reply) => self.reply(reply),
-            None => self.decode = Decode::Open,
+        match self.router.failed(failure, &self.request, &self.control, manager) {
+            Next::Reply(reply) => self.reply(reply),
+            Next::Again => self.decode = Decode::Open,
+            Next::Wait => self.decode = Decode::Done,
         }
     }
 }

@@ -27,6 +27,8 @@ pub enum Reset {
     ResponseTimeout,
     PerTryTimeout,
     PerTryIdleTimeout,
+    /// The cluster's limit on the whole upstream stream.
+    MaxStreamDuration,
 }
 
 impl Reset {
@@ -46,6 +48,7 @@ impl Reset {
             Self::ResponseTimeout => "response timeout",
             Self::PerTryTimeout => "per try timeout",
             Self::PerTryIdleTimeout => "per try idle timeout",
+            Self::MaxStreamDuration => "max stream duration",
         }
     }
 }
@@ -80,6 +83,7 @@ impl Failure {
             Reset::ResponseTimeout | Reset::PerTryTimeout | Reset::PerTryIdleTimeout => {
                 ResponseFlag::UpstreamRequestTimeout
             }
+            Reset::MaxStreamDuration => ResponseFlag::UpstreamMaxStreamDurationReached,
         }
     }
 
@@ -93,6 +97,7 @@ impl Failure {
             Reset::ResponseTimeout => return "response_timeout".to_owned(),
             Reset::PerTryTimeout => return "upstream_per_try_timeout".to_owned(),
             Reset::PerTryIdleTimeout => return "upstream_per_try_idle_timeout".to_owned(),
+            Reset::MaxStreamDuration => return "upstream_max_stream_duration_reached".to_owned(),
             _ => {}
         }
         let mut text = format!("{prefix}{{{}", self.reset.text());
@@ -109,6 +114,15 @@ impl Failure {
         let details = self.details("upstream_reset_before_response_started");
         if self.is_timeout() {
             return LocalReply::new(504, details).body("upstream request timeout").flag(self.flag());
+        }
+        match self.reset {
+            Reset::MaxStreamDuration => {
+                return LocalReply::new(504, details).body("upstream max stream duration reached").flag(self.flag());
+            }
+            Reset::NoHealthyHost => {
+                return LocalReply::new(503, "no_healthy_upstream").body("no healthy upstream").flag(self.flag());
+            }
+            _ => {}
         }
         let status = if self.reset == Reset::ProtocolError { 502 } else { 503 };
         let body = format!(

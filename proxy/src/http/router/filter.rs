@@ -1,36 +1,73 @@
 //! The terminal filter: a stream's route, its cluster, and the attempts to get a response from it.
 //!
-//! One [`Router`] lives in each stream record and is reset with it. It owns the attempt (the
-//! upstream stream), the timeouts that belong to the route, and the decision what a failure means:
-//! another attempt, or the answer that the client gets.
+//! One [`Router`] lives in each stream record and is reset with it. It owns the attempts (the
+//! upstream streams), the timeouts that belong to the route, and the decision what a failure or a
+//! response means: another attempt, or what the client gets. Here is what happens once for a
+//! request; `attempts` has what happens for each attempt, `verdicts` what is decided after it.
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
-use nuncio_core::http::{Chunk, HeaderMap, LocalReply, RequestHead, ResponseHead, RouteView, StreamControl};
-use nuncio_core::stats::lists::cluster::{self as stat};
+use nuncio_core::http::{LocalReply, RequestHead, ResponseHead, RouteView, StreamControl};
 use nuncio_core::stats::lists::http as http_stat;
 use nuncio_core::stream_info::ResponseFlag;
 use tokio::time::Instant;
 
-use super::failure::{Failure, Reset};
+use super::replay::Kept;
+use super::retry_state::RetryState;
+use super::tally::{Apart, Tally};
+use super::timeouts::{Timeouts, grpc_timeout};
 use super::upstream_request::UpstreamRequest;
 use super::{Action, HashInput, MatchContext, Route};
-use crate::codec::{Body, Buffers};
+use crate::codec::Buffers;
 use crate::http::conn_manager::HttpConnectionManager;
 use crate::upstream::ThreadLocalCluster;
 use crate::upstream::circuit_breaker::Priority;
 
+mod attempts;
+mod verdicts;
+
+pub use verdicts::{Expired, Heard, Next};
+
 supports!(pub(super) ACTION = "envoy.config.route.v3.RouteAction" {
-    idle_timeout, max_stream_duration, priority, hash_policy
+    idle_timeout, max_stream_duration, max_grpc_timeout, grpc_timeout_offset, priority, hash_policy, retry_policy,
+    hedge_policy
+});
+supports!(pub(super) ROUTE = "envoy.config.route.v3.Route" {
+    per_request_buffer_limit_bytes, request_body_buffer_limit, stat_prefix
 });
 supports!(pub(super) MAX_STREAM_DURATION = "envoy.config.route.v3.RouteAction.MaxStreamDuration" {
-    max_stream_duration
+    max_stream_duration, grpc_timeout_header_max, grpc_timeout_header_offset
 });
+supports!(pub(super) RETRY = "envoy.config.route.v3.RetryPolicy" {
+    retry_on, num_retries, per_try_timeout, per_try_idle_timeout, retry_priority, retry_host_predicate,
+    host_selection_retry_max_attempts, retriable_status_codes, retry_back_off, rate_limited_retry_back_off,
+    retriable_headers, retriable_request_headers
+});
+supports!(pub(super) RETRY_PRIORITY = "envoy.config.route.v3.RetryPolicy.RetryPriority" { name, typed_config });
+supports!(pub(super) RETRY_HOST = "envoy.config.route.v3.RetryPolicy.RetryHostPredicate" { name, typed_config });
+supports!(pub(super) BACK_OFF = "envoy.config.route.v3.RetryPolicy.RetryBackOff" { base_interval, max_interval });
+supports!(pub(super) RATE_LIMITED = "envoy.config.route.v3.RetryPolicy.RateLimitedRetryBackOff" {
+    reset_headers, max_interval
+});
+supports!(pub(super) RESET_HEADER = "envoy.config.route.v3.RetryPolicy.ResetHeader" { name, format });
+supports!(pub(super) PREVIOUS_HOSTS = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate" {});
+supports!(pub(super) OMIT_CANARY = "envoy.extensions.retry.host.omit_canary_hosts.v3.OmitCanaryHostsPredicate" {});
+supports!(pub(super) OMIT_METADATA = "envoy.extensions.retry.host.omit_host_metadata.v3.OmitHostMetadataConfig" {
+    metadata_match
+});
+supports!(pub(super) PREVIOUS_PRIORITIES =
+    "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig" { update_frequency });
+supports!(pub(super) HEDGE = "envoy.config.route.v3.HedgePolicy" {
+    hedge_on_per_try_timeout
+} noop {
+    initial_requests: "Envoy 1.40 does not read it either",
+    additional_request_chance: "Envoy 1.40 does not read it either",
+});
+supports!(pub(super) VIRTUAL_CLUSTER = "envoy.config.route.v3.VirtualCluster" { name, headers });
 supports!(pub(super) HASH_POLICY = "envoy.config.route.v3.RouteAction.HashPolicy" {
     header, cookie, connection_properties, query_parameter, filter_state, terminal
 });
@@ -43,21 +80,9 @@ supports!(pub(super) HASH_CONNECTION = "envoy.config.route.v3.RouteAction.HashPo
 supports!(pub(super) HASH_QUERY = "envoy.config.route.v3.RouteAction.HashPolicy.QueryParameter" { name });
 supports!(pub(super) HASH_STATE = "envoy.config.route.v3.RouteAction.HashPolicy.FilterState" { key });
 supports!(pub(super) HOST = "envoy.config.route.v3.VirtualHost" {
-    include_request_attempt_count, include_attempt_count_in_response
+    include_request_attempt_count, include_attempt_count_in_response, include_is_timeout_retry_header, retry_policy,
+    hedge_policy, virtual_clusters, per_request_buffer_limit_bytes, request_body_buffer_limit
 });
-
-/// Request controls that end here: the upstream is no party to them.
-const CONTROLS: &[&str] = &[
-    "x-envoy-upstream-rq-timeout-ms",
-    "x-envoy-upstream-rq-per-try-timeout-ms",
-    "x-envoy-upstream-rq-timeout-alt-response",
-    "x-envoy-retry-on",
-    "x-envoy-retry-grpc-on",
-    "x-envoy-max-retries",
-    "x-envoy-hedge-on-per-try-timeout",
-    "x-envoy-retriable-status-codes",
-    "x-envoy-retriable-header-names",
-];
 
 /// A stream's routing state.
 #[derive(Default)]
@@ -66,22 +91,37 @@ pub struct Router {
     pub internal: bool,
     route: Option<Arc<Route>>,
     cluster: Option<Rc<ThreadLocalCluster>>,
+    /// The newest attempt.
     upstream: UpstreamRequest,
+    /// Slow attempts that a newer one races (hedging). Each has sent all of the request and waits for its response.
+    raced: Vec<UpstreamRequest>,
+    /// Which of them the response head is from that was read last.
+    answering: Option<usize>,
     attempts: u32,
+    retry: Option<RetryState>,
+    /// Another attempt begins then.
+    retry_at: Option<Instant>,
+    /// At least one attempt was a retry.
+    retried: bool,
+    /// The last attempt ended because it took too long.
+    timed_out: bool,
     /// A connection that closed under an idempotent request was replaced already.
     replaced_stale: bool,
-    /// The request may be sent again: nothing of its body was taken from the client.
-    replayable: bool,
-    /// The whole exchange, from the request's end; `None` is for ever.
-    timeout: Option<Duration>,
+    /// Some attempt has sent something of the request.
+    request_sent: bool,
+    /// What was sent of the body.
+    kept: Kept,
+    timeouts: Timeouts,
+    /// When the last byte of the request came.
+    request_end: Option<Instant>,
     deadline: Option<Instant>,
-    /// `x-envoy-upstream-rq-timeout-alt-response`: a timeout is answered with 204.
-    alt_response: bool,
+    /// A response was taken for the client.
+    accepted: bool,
     response_ended: bool,
-    /// When the first attempt began, for `x-envoy-upstream-service-time`.
-    started: Option<Instant>,
     set_cookies: Vec<String>,
     hash: Option<u64>,
+    /// Virtual cluster and route, where they are counted apart.
+    apart: Apart,
 }
 
 impl Router {
@@ -113,9 +153,16 @@ impl Router {
         Some((!idle.is_zero()).then_some(idle))
     }
 
-    /// The route's own limit on the whole stream, if it has one.
-    pub fn max_stream_duration(&self) -> Option<Option<Duration>> {
-        let max = self.route.as_ref()?.policy()?.max_stream_duration?.max?;
+    /// The route's own limit on the whole stream, if it has one. A gRPC call may ask for less.
+    pub fn max_stream_duration(&self, request: &RequestHead) -> Option<Option<Duration>> {
+        let limits = self.route.as_ref()?.policy()?.max_stream_duration?;
+        if let (Some(max), Some(mut asked)) = (limits.grpc_timeout_header_max, grpc_timeout(&request.headers)) {
+            if !max.is_zero() {
+                asked = asked.min(max);
+            }
+            return Some(Some(asked.saturating_sub(limits.grpc_timeout_header_offset.unwrap_or_default())));
+        }
+        let max = limits.max?;
         Some((!max.is_zero()).then_some(max))
     }
 
@@ -162,44 +209,45 @@ impl Router {
             );
         };
         control.info_mut().upstream_cluster = Some(cluster.info().clone());
+        self.count_apart(route, request, control, manager);
         if !policy.hash_policy.is_empty() {
             let connection = control.connection();
             let info = control.info();
             let input = HashInput { head: request, connection: connection.as_deref(), info: Some(&info) };
             self.hash = policy.hash_policy.hash(&input, Some(&mut self.set_cookies));
         }
-        self.set_timeouts(request, (!policy.timeout.is_zero()).then_some(policy.timeout), manager);
-        let keep_original = !manager.config.router.suppress_envoy_headers;
+        let config = &manager.config.router;
+        let (retry, hedge) = (route.retry_policy(), route.hedge_policy());
+        let respect = config.respect_expected_rq_timeout;
+        self.timeouts = Timeouts::new(&policy, retry.map(|r| &**r), hedge, request, respect);
+        let keep_original = !config.suppress_envoy_headers;
+        self.timeouts.tell(&mut request.headers, Duration::ZERO, keep_original);
+        // Only kept for statistics that are not.
+        request.headers.remove("x-envoy-upstream-alt-stat-name");
+        if route.virtual_host().include_request_attempt_count {
+            request.headers.set_u64("x-envoy-attempt-count", 1);
+        }
         manager
             .with_scratch(control, |context, scratch| route.finalize_request(request, context, keep_original, scratch));
-        if keep_original {
-            if let Some(timeout) = self.timeout {
-                request.headers.set_u64("x-envoy-expected-rq-timeout-ms", timeout.as_millis() as u64);
-            }
-            if route.virtual_host().include_request_attempt_count {
-                request.headers.set_u64("x-envoy-attempt-count", 1);
-            }
+        self.retry = RetryState::new(retry, &mut request.headers);
+        if self.retry.as_ref().is_some_and(RetryState::is_enabled) {
+            self.kept.start(body_limit(route, manager));
         }
-        self.replayable = request.framing.is_none();
         self.cluster = Some(cluster);
         None
     }
 
-    /// The route's timeout, or what an internal client asks for.
-    fn set_timeouts(&mut self, request: &mut RequestHead, route: Option<Duration>, manager: &HttpConnectionManager) {
-        let headers = &mut request.headers;
-        self.timeout = route;
-        let mut asked = milliseconds(headers.get("x-envoy-upstream-rq-timeout-ms"));
-        if asked.is_none() && manager.config.router.respect_expected_rq_timeout {
-            asked = milliseconds(headers.get("x-envoy-expected-rq-timeout-ms"));
-        }
-        if let Some(asked) = asked {
-            self.timeout = (!asked.is_zero()).then_some(asked);
-        }
-        self.alt_response = headers.contains("x-envoy-upstream-rq-timeout-alt-response");
-        for name in CONTROLS {
-            headers.remove(name);
-        }
+    fn count_apart(
+        &mut self,
+        route: &Route,
+        request: &RequestHead,
+        control: &StreamControl,
+        manager: &HttpConnectionManager,
+    ) {
+        let virtual_cluster = route.virtual_host().virtual_cluster(&request.headers);
+        let stats = |scope| manager.vhosts.get(scope, &manager.worker.context.stats);
+        self.apart = [virtual_cluster.map(|c| stats(c.scope)), route.stats_scope().map(stats)];
+        control.info_mut().virtual_cluster_name = virtual_cluster.map(|c| c.name.clone());
     }
 
     fn priority(&self) -> Priority {
@@ -209,111 +257,9 @@ impl Router {
         }
     }
 
-    // === the request ===
-
-    /// Gets an upstream stream: chooses a host and waits for a connection to it.
-    pub fn poll_open(&mut self, cx: &mut Context<'_>, control: &StreamControl) -> Poll<Result<(), Failure>> {
-        let Some(cluster) = self.cluster.clone() else { return Poll::Pending };
-        if self.upstream.is_idle() {
-            self.attempts += 1;
-            control.info_mut().attempt_count = self.attempts;
-            self.started.get_or_insert(control.now());
-            let downstream = control.info().protocol.unwrap_or_default();
-            self.upstream.begin(&cluster, self.priority(), self.hash, downstream)?;
-        }
-        self.upstream.poll_open(cx, &cluster, self.priority(), control)
-    }
-
-    pub fn send_head(
-        &mut self,
-        request: &RequestHead,
-        end: bool,
-        control: &StreamControl,
-        buffers: &Buffers,
-    ) -> Result<(), Failure> {
-        self.upstream.send_head(request, end, control, buffers)
-    }
-
-    pub fn send_data(&mut self, cx: &mut Context<'_>, buffers: &Buffers, data: &Chunk<'_>) -> Result<(), Failure> {
-        if data.is_empty() {
-            return Ok(());
-        }
-        self.replayable = false;
-        self.upstream.send_data(cx, buffers, data, false)
-    }
-
-    pub fn send_end(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Result<(), Failure> {
-        self.upstream.send_data(cx, buffers, &Chunk::Lent(&[]), true)
-    }
-
-    pub fn send_trailers(&mut self, trailers: &HeaderMap, buffers: &Buffers) -> Result<(), Failure> {
-        self.upstream.send_trailers(trailers, buffers)
-    }
-
-    /// Ready when the upstream takes more.
-    pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<Result<(), Failure>> {
-        self.upstream.poll_writable(cx, buffers)
-    }
-
-    /// How much is worth reading for the upstream at once.
-    pub fn read_size(&self) -> usize {
-        self.upstream.read_size()
-    }
-
-    /// Writes what can be written now.
-    pub fn flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Result<(), Failure> {
-        self.upstream.flush(cx, buffers)
-    }
-
-    /// The request is with the upstream: the route's timeout begins.
-    pub fn request_sent(&mut self, now: Instant) {
-        if self.deadline.is_none() {
-            self.deadline = self.timeout.map(|d| now + d);
-        }
-    }
-
-    // === the response ===
-
-    pub fn poll_response(
-        &mut self,
-        cx: &mut Context<'_>,
-        head: &mut ResponseHead,
-        manager: &HttpConnectionManager,
-        scratch: &mut [u8],
-    ) -> Poll<Result<(), Failure>> {
-        self.upstream.poll_response(cx, head, &manager.worker.buffers, scratch)
-    }
-
-    /// A final head has come: completed by what the route says, and counted.
-    pub fn response_head(
-        &mut self,
-        head: &mut ResponseHead,
-        request: &RequestHead,
-        control: &StreamControl,
-        manager: &HttpConnectionManager,
-    ) {
-        let now = control.now();
-        {
-            let mut info = control.info_mut();
-            info.timings.first_upstream_rx = Some(now);
-            info.response_code = Some(head.status);
-            info.upstream_header_bytes_received = head.headers.byte_size() as u64;
-        }
-        self.upstream.count_status(head.status);
-        if let Some(cluster) = &self.cluster {
-            cluster.stats().charge(head.status, self.internal);
-        }
-        if !manager.config.router.suppress_envoy_headers {
-            let started = self.started.unwrap_or(now);
-            head.headers.set_u64("x-envoy-upstream-service-time", now.duration_since(started).as_millis() as u64);
-            if self.route.as_ref().is_some_and(|r| r.virtual_host().include_attempt_count_in_response) {
-                head.headers.set_u64("x-envoy-attempt-count", self.attempts.into());
-            }
-        }
-        for cookie in &self.set_cookies {
-            head.headers.append("set-cookie", cookie.as_bytes());
-        }
-        self.finalize_response(head, request, control, manager);
+    fn tally(&self) -> Option<Tally<'_>> {
+        let cluster = self.cluster.as_ref()?;
+        Some(Tally { cluster, priority: self.priority(), apart: &self.apart })
     }
 
     /// What the route says of a response: the upstream's, or the answer of a route that does not
@@ -336,109 +282,24 @@ impl Router {
         self.route.as_ref().is_some_and(|r| matches!(r.action(), Action::Redirect(_) | Action::DirectResponse(_)))
     }
 
-    pub fn poll_body<'s>(&mut self, cx: &mut Context<'_>, scratch: &'s mut [u8]) -> Poll<Result<Body<'s>, Failure>> {
-        let event = ready!(self.upstream.poll_body(cx, scratch));
-        if matches!(event, Ok(Body::End | Body::Trailers(_))) {
-            self.response_ended = true;
-        }
-        Poll::Ready(event)
-    }
-
-    pub fn response_ended(&self) -> bool {
-        self.response_ended
-    }
-
-    /// The response is read to its end: the connection may serve others.
-    pub fn response_complete(&mut self, control: &StreamControl) {
-        let now = control.now();
-        control.info_mut().timings.last_upstream_rx = Some(now);
-        self.response_ended = true;
-        self.deadline = None;
-        if let (Some(cluster), Some(started)) = (&self.cluster, self.started) {
-            let took = now.duration_since(started).as_millis() as u64;
-            cluster.stats().charge_time(took, self.internal);
-        }
-        self.upstream.complete(control);
-    }
-
-    // === ends ===
-
-    /// The earliest of the route's deadlines.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-
-    /// The route's time is up.
-    pub fn expire(&mut self, now: Instant) -> Option<Failure> {
-        if self.deadline.is_none_or(|at| at > now) {
-            return None;
-        }
-        self.deadline = None;
-        if let Some(cluster) = &self.cluster {
-            cluster.stats().retries.inc(stat::UPSTREAM_RQ_TIMEOUT);
-        }
-        self.upstream.count_timeout();
-        Some(Failure::new(Reset::ResponseTimeout))
-    }
-
-    /// An attempt failed before a response: `None` is another attempt, else what the client gets.
-    pub fn failed(&mut self, failure: Failure, request: &RequestHead, control: &StreamControl) -> Option<LocalReply> {
-        self.upstream.failed(&failure);
-        let idempotent = matches!(request.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE");
-        if failure.stale_connection && self.replayable && idempotent && !self.replaced_stale {
-            // The upstream closed a kept connection just as the request was sent on it (RFC 9110
-            // §9.2.2 allows to repeat these): once, on another connection.
-            self.replaced_stale = true;
-            if let Some(cluster) = &self.cluster {
-                cluster.stats().retries.inc(stat::UPSTREAM_RQ_RETRY);
-            }
-            return None;
-        }
-        if let Some(transport) = &failure.transport {
-            control.info_mut().upstream_transport_failure = Some(transport.clone());
-        }
-        let mut reply = match failure.reset {
-            Reset::NoHealthyHost => LocalReply::new(503, "no_healthy_upstream")
-                .body("no healthy upstream")
-                .flag(ResponseFlag::NoHealthyUpstream),
-            _ => failure.reply(self.attempts > 1 && !self.replaced_stale),
-        };
-        if failure.reset == Reset::ResponseTimeout && self.alt_response {
-            reply.status = 204;
-            reply.body = Default::default();
-        }
-        if let Some(cluster) = &self.cluster {
-            cluster.stats().charge(reply.status, self.internal);
-        }
-        Some(reply)
-    }
-
-    /// The response was cut after its head had passed.
-    pub fn failed_after_response(&mut self, failure: &Failure, manager: &HttpConnectionManager) {
-        self.upstream.failed(failure);
-        manager.router.inc(http_stat::RQ_RESET_AFTER_DOWNSTREAM_RESPONSE_STARTED);
-    }
-
-    /// An answer of the proxy's own goes out: the upstream stream, if there is one, is reset.
-    pub fn abandon(&mut self) {
-        self.deadline = None;
-        self.upstream.cancel();
-    }
-
-    pub fn reset(&mut self) {
+    pub fn reset(&mut self, buffers: &Buffers) {
         self.upstream.reset();
-        self.route = None;
-        self.cluster = None;
+        self.kept.stop(buffers);
         self.set_cookies.clear();
+        self.raced.clear();
         *self = Self {
             upstream: std::mem::take(&mut self.upstream),
             set_cookies: std::mem::take(&mut self.set_cookies),
+            raced: std::mem::take(&mut self.raced),
             ..Self::default()
         };
     }
 }
 
-/// A whole number of milliseconds in a header's value.
-fn milliseconds(value: Option<&[u8]>) -> Option<Duration> {
-    std::str::from_utf8(value?).ok()?.trim().parse().ok().map(Duration::from_millis)
+/// How much of a body is kept: what the route says, else what the connection may buffer.
+fn body_limit(route: &Route, manager: &HttpConnectionManager) -> u64 {
+    route.buffer_limit().unwrap_or(match manager.config.buffer_limit {
+        0 => u64::MAX,
+        limit => limit.into(),
+    })
 }

@@ -82,6 +82,16 @@ impl RetryOn {
     pub fn insert(&mut self, other: Self) {
         self.0 |= other.0;
     }
+
+    /// Without the conditions on gRPC statuses.
+    pub fn http(self) -> Self {
+        Self(self.0 & 0xffff)
+    }
+
+    /// Only the conditions on gRPC statuses.
+    pub fn grpc(self) -> Self {
+        Self(self.0 & !0xffff)
+    }
 }
 
 #[derive(Debug)]
@@ -111,7 +121,6 @@ pub struct BackOff {
     pub max: Duration,
 }
 
-const DEFAULT_BASE: Duration = Duration::from_millis(25);
 const DEFAULT_RATE_LIMITED_MAX: Duration = Duration::from_secs(300);
 const ONE_MS: Duration = Duration::from_millis(1);
 
@@ -179,10 +188,10 @@ impl RetryPolicy {
 }
 
 impl BackOff {
+    pub const DEFAULT: Self = Self { base: Duration::from_millis(25), max: Duration::from_millis(250) };
+
     fn from_proto(message: &RetryProto) -> Result<Self, ConfigError> {
-        let Some(back_off) = &message.retry_back_off else {
-            return Ok(Self { base: DEFAULT_BASE, max: DEFAULT_BASE * 10 });
-        };
+        let Some(back_off) = &message.retry_back_off else { return Ok(Self::DEFAULT) };
         let Some(base) = &back_off.base_interval else {
             return Err(ConfigError::new("retry_back_off.base_interval", "value is required"));
         };

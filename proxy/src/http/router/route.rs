@@ -10,6 +10,7 @@ use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
 use nuncio_core::http::{LocalReply, RequestHead, ResponseHead, RouteView};
 use nuncio_core::metadata::Metadata;
+use nuncio_core::stats::ScopeId;
 
 use super::direct_response::DirectResponse;
 use super::filter_config::FilterConfigs;
@@ -65,7 +66,7 @@ pub enum ClusterName {
 #[derive(Default)]
 pub(super) struct Extras {
     pub(super) metadata: Metadata,
-    pub(super) stat_prefix: Box<str>,
+    pub(super) stats: Option<ScopeId>,
     pub(super) buffer_limit: Option<u64>,
     pub(super) mutations: LevelMutations,
     pub(super) filter_configs: Option<Arc<FilterConfigs>>,
@@ -137,15 +138,14 @@ impl Route {
         own.or_else(|| self.policy()?.metadata_match.as_ref())
     }
 
-    /// How much of a request may be kept for retries and mirrors.
-    pub fn buffer_limit(&self) -> u64 {
-        let own = self.extras.as_ref().and_then(|e| e.buffer_limit);
-        own.or(self.virtual_host.buffer_limit).unwrap_or(u64::from(u32::MAX))
+    /// How much of a request may be kept for retries and mirrors, if not as much as the connection's limit says.
+    pub fn buffer_limit(&self) -> Option<u64> {
+        self.extras.as_ref().and_then(|e| e.buffer_limit).or(self.virtual_host.buffer_limit)
     }
 
     /// Where the route's own statistics go (`vhost.<v>.route.<prefix>.`), if it wants any.
-    pub fn stat_prefix(&self) -> Option<&str> {
-        self.extras.as_ref().map(|e| &*e.stat_prefix).filter(|p| !p.is_empty())
+    pub fn stats_scope(&self) -> Option<ScopeId> {
+        self.extras.as_ref()?.stats
     }
 
     /// The upstream host's name becomes the authority, once it is chosen.

@@ -17,6 +17,7 @@ use nuncio_core::http::RequestHead;
 use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::matcher::path::without_query;
 use nuncio_core::metadata::Metadata;
+use nuncio_core::stats::ScopeId;
 
 use super::direct_response::DirectResponse;
 use super::domains::Domains;
@@ -130,6 +131,8 @@ pub struct BuildContext<'a> {
     /// listener, no for those that come by themselves.
     pub validate_clusters: bool,
     pub filter_config: &'a ReadFilterConfig<'a>,
+    /// The scope of that name below `vhost.`, held for as long as the configuration.
+    pub scope: &'a dyn Fn(&str) -> ScopeId,
 }
 
 /// Takes a route configuration piece by piece: [`new`](Self::new), then for each virtual host
@@ -167,7 +170,7 @@ impl<'a> RouteConfigBuilder<'a> {
             let inserted = self.config.domains.insert(domain, number, &self.config.common.name);
             inserted.map_err(|e| e.within(&format!("domains[{i}]")))?;
         }
-        let host = Arc::new(VirtualHost::from_proto(message, self.config.common.clone(), self.context.filter_config)?);
+        let host = Arc::new(VirtualHost::from_proto(message, self.config.common.clone(), &self.context)?);
         let require_tls = message.require_tls();
         let to_https = (require_tls != TlsRequirementType::None).then(|| {
             Arc::new(Route {
@@ -237,7 +240,8 @@ impl<'a> RouteConfigBuilder<'a> {
     fn extras(&self, message: &pb::Route, host: &VirtualHost) -> Result<Option<Extras>, ConfigError> {
         let extras = Extras {
             metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
-            stat_prefix: message.stat_prefix.as_str().into(),
+            stats: (!message.stat_prefix.is_empty())
+                .then(|| (self.context.scope)(&format!("{}.route.{}", host.name, message.stat_prefix))),
             buffer_limit: buffer_limit(message.request_body_buffer_limit, message.per_request_buffer_limit_bytes),
             mutations: LevelMutations::new(&mutation_fields!(message))?,
             filter_configs: FilterConfigs::extend(
@@ -247,7 +251,7 @@ impl<'a> RouteConfigBuilder<'a> {
             )?,
         };
         let any = !extras.metadata.is_empty()
-            || !extras.stat_prefix.is_empty()
+            || extras.stats.is_some()
             || extras.buffer_limit.is_some()
             || !extras.mutations.is_empty()
             || extras.filter_configs.is_some();

@@ -6,8 +6,9 @@ use std::task::{Context, Poll, ready};
 
 use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, StreamControl, Version};
 use nuncio_core::stats::lists::cluster as stat;
-use nuncio_core::upstream::{Choice, Host, LbContext};
+use nuncio_core::upstream::{Choice, Host};
 
+use super::attempt_timers::AttemptTimers;
 use super::failure::{Failure, Reset};
 use crate::codec::{Body, Buffers};
 use crate::upstream::ThreadLocalCluster;
@@ -43,6 +44,7 @@ pub struct UpstreamRequest {
     head_sent: bool,
     /// Something of a response came.
     answered: bool,
+    pub(super) timers: AttemptTimers,
 }
 
 impl UpstreamRequest {
@@ -51,11 +53,31 @@ impl UpstreamRequest {
         matches!(self.state, State::Idle)
     }
 
+    /// A host, a connection or a response is waited for, or a response is being read.
+    pub fn is_under_way(&self) -> bool {
+        matches!(self.state, State::Choosing(_) | State::Waiting(_) | State::Open(_))
+    }
+
+    pub fn is_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// Something of the request went to the upstream.
+    pub fn is_sent(&self) -> bool {
+        self.head_sent
+    }
+
+    /// Once it is chosen.
+    pub fn host(&self) -> Option<&Arc<Host>> {
+        self.host.as_ref()
+    }
+
+    /// `choice` is the balancer's answer to this attempt.
     pub fn begin(
         &mut self,
         cluster: &Rc<ThreadLocalCluster>,
         priority: Priority,
-        hash: Option<u64>,
+        choice: Choice,
         downstream: Version,
     ) -> Result<(), Failure> {
         self.cluster = Some(cluster.clone());
@@ -63,7 +85,7 @@ impl UpstreamRequest {
         self.host = None;
         self.head_sent = false;
         self.answered = false;
-        match cluster.choose(&LbContext { hash, ..LbContext::default() }) {
+        match choice {
             Choice::Host(host) => self.acquire(cluster, host, priority),
             Choice::Wait(future) => {
                 self.state = State::Choosing(future);
@@ -114,17 +136,23 @@ impl UpstreamRequest {
                         return Poll::Ready(Err(pool_failure(&failure)));
                     }
                 },
-                State::Open(conn) => {
-                    let mut info = control.info_mut();
-                    info.upstream_host = Some(conn.host().clone());
-                    info.upstream_connection_id = Some(conn.id());
-                    info.upstream_local_address = conn.local_address().cloned();
-                    info.upstream_protocol = Some(conn.version());
+                State::Open(_) => {
+                    self.describe(control);
                     return Poll::Ready(Ok(()));
                 }
                 State::Idle | State::Over => return Poll::Pending,
             }
         }
+    }
+
+    /// Tells the stream's record which upstream it is that answers.
+    pub fn describe(&self, control: &StreamControl) {
+        let State::Open(conn) = &self.state else { return };
+        let mut info = control.info_mut();
+        info.upstream_host = Some(conn.host().clone());
+        info.upstream_connection_id = Some(conn.id());
+        info.upstream_local_address = conn.local_address().cloned();
+        info.upstream_protocol = Some(conn.version());
     }
 
     pub fn send_head(
@@ -281,14 +309,28 @@ impl UpstreamRequest {
         }
     }
 
-    /// Whatever is under way is given up: an unfinished stream closes its connection.
+    /// Whatever is under way is given up: an unfinished HTTP/1 exchange closes its connection, and is no
+    /// `upstream_rq_tx_reset`.
     pub fn cancel(&mut self) {
-        if matches!(self.state, State::Open(_))
+        if matches!(&self.state, State::Open(conn) if conn.version() == Version::Http2)
             && let Some(cluster) = &self.cluster
         {
             cluster.stats().failures.inc(stat::UPSTREAM_RQ_TX_RESET);
         }
         self.state = State::Over;
+    }
+
+    /// A response that nobody wants: counts against the host whatever its status is. Its connection serves others only
+    /// if there is nothing left to read.
+    pub fn discard(&mut self) {
+        if let Some(host) = &self.host {
+            host.load.request_failed();
+        }
+        if let State::Open(conn) = std::mem::replace(&mut self.state, State::Over)
+            && conn.response_complete()
+        {
+            conn.release();
+        }
     }
 
     /// The response was read to its end: the connection serves others, or closes if it cannot.

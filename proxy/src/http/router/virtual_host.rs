@@ -9,11 +9,13 @@ use nuncio_core::http::HeaderMap;
 use nuncio_core::matcher::HeaderMatcher;
 use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::metadata::Metadata;
+use nuncio_core::stats::ScopeId;
 
 use super::filter_config::{FilterConfigs, ReadFilterConfig};
 use super::mutations::{LevelMutations, mutation_fields};
 use super::policy::Mirror;
 use super::retry::{HedgePolicy, RetryPolicy};
+use super::table::BuildContext;
 
 supports!(pub(super) CONFIG = "envoy.config.route.v3.RouteConfiguration" {
     name, virtual_hosts, validate_clusters, max_direct_response_body_size_bytes, ignore_port_in_host_matching,
@@ -88,8 +90,10 @@ pub struct VirtualHost {
 }
 
 /// A named part of the requests, for statistics.
-struct VirtualCluster {
-    name: Arc<str>,
+pub struct VirtualCluster {
+    pub name: Arc<str>,
+    pub(super) scope: ScopeId,
+    /// The last of all, `other`, has none.
     headers: Vec<HeaderMatcher>,
 }
 
@@ -98,12 +102,21 @@ impl VirtualHost {
     pub(super) fn from_proto(
         message: &pb::VirtualHost,
         common: Arc<Common>,
-        read: &ReadFilterConfig<'_>,
+        context: &BuildContext<'_>,
     ) -> Result<Self, ConfigError> {
+        let read = context.filter_config;
         let retry = message.retry_policy.as_ref().map(RetryPolicy::from_proto).transpose();
         let mirrors = Mirror::list(&message.request_mirror_policies);
         let mirrors = mirrors.map_err(|e| e.within("request_mirror_policies"))?;
         let clusters = message.virtual_clusters.iter().enumerate();
+        let make = |(i, c)| {
+            VirtualCluster::from_proto(c, &message.name, context)
+                .map_err(|e| e.within(&format!("virtual_clusters[{i}]")))
+        };
+        let mut virtual_clusters: Vec<_> = clusters.map(make).collect::<Result<_, _>>()?;
+        if !virtual_clusters.is_empty() {
+            virtual_clusters.push(VirtualCluster::new("other", Vec::new(), &message.name, context));
+        }
         Ok(Self {
             name: message.name.as_str().into(),
             retry: retry.map_err(|e| e.within("retry_policy"))?.map(Arc::new),
@@ -120,9 +133,7 @@ impl VirtualHost {
             include_attempt_count_in_response: message.include_attempt_count_in_response,
             include_is_timeout_retry_header: message.include_is_timeout_retry_header,
             buffer_limit: buffer_limit(message.request_body_buffer_limit, message.per_request_buffer_limit_bytes),
-            virtual_clusters: clusters
-                .map(|(i, c)| VirtualCluster::from_proto(c).map_err(|e| e.within(&format!("virtual_clusters[{i}]"))))
-                .collect::<Result<_, _>>()?,
+            virtual_clusters,
             common,
         })
     }
@@ -132,12 +143,8 @@ impl VirtualHost {
     }
 
     /// The first virtual cluster that the request belongs to, else `other`; `None` if there are none.
-    pub fn virtual_cluster(&self, headers: &HeaderMap) -> Option<&str> {
-        let found = self.virtual_clusters.iter().find(|c| c.headers.iter().all(|m| m.matches(headers)));
-        match found {
-            Some(cluster) => Some(&cluster.name),
-            None => (!self.virtual_clusters.is_empty()).then_some("other"),
-        }
+    pub fn virtual_cluster(&self, headers: &HeaderMap) -> Option<&VirtualCluster> {
+        self.virtual_clusters.iter().find(|c| c.headers.iter().all(|m| m.matches(headers)))
     }
 
     pub(super) fn filter_configs(&self) -> Option<&Arc<FilterConfigs>> {
@@ -154,13 +161,16 @@ pub(super) fn buffer_limit(
 }
 
 impl VirtualCluster {
-    fn from_proto(message: &pb::VirtualCluster) -> Result<Self, ConfigError> {
+    fn new(name: &str, headers: Vec<HeaderMatcher>, host: &str, context: &BuildContext<'_>) -> Self {
+        let scope = (context.scope)(&format!("{host}.vcluster.{name}"));
+        Self { name: name.into(), scope, headers }
+    }
+
+    fn from_proto(message: &pb::VirtualCluster, host: &str, context: &BuildContext<'_>) -> Result<Self, ConfigError> {
         if message.headers.is_empty() {
             return Err(ConfigError::new("headers", "virtual clusters must define 'headers'"));
         }
-        Ok(Self {
-            name: message.name.as_str().into(),
-            headers: HeaderMatcher::list(&message.headers).map_err(|e| e.within("headers"))?,
-        })
+        let headers = HeaderMatcher::list(&message.headers).map_err(|e| e.within("headers"))?;
+        Ok(Self::new(&message.name, headers, host, context))
     }
 }

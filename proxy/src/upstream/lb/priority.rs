@@ -64,6 +64,17 @@ impl PriorityState {
     }
 }
 
+/// The load when some priorities must not be used; `None` if nothing else is available.
+pub fn load_without(hosts: &PrioritySet, excluded: impl Fn(usize) -> bool) -> Option<PriorityLoad> {
+    let shares = |part: fn(&HostSet) -> usize| -> Vec<u32> {
+        let each = hosts.priorities.iter().enumerate();
+        each.map(|(at, set)| if excluded(at) { 0 } else { share(set, part(set)) }).collect()
+    };
+    let (healthy, degraded) = (shares(|set| set.healthy.len()), shares(|set| set.degraded.len()));
+    let total = healthy.iter().chain(&degraded).sum::<u32>().min(100);
+    (total > 0).then(|| spread(&healthy, &degraded, total))
+}
+
 /// Where a random number falls in a load of altogether 100.
 pub fn choose(load: &PriorityLoad, random: u64) -> Option<(usize, Availability)> {
     let point = (random % 100 + 1) as u32;
@@ -222,6 +233,13 @@ mod tests {
     fn all_in_panic_share_by_their_number_of_hosts() {
         assert_eq!(loads(&[(0, 0, 0), (10, 1, 0), (20, 2, 0)]).0, [0, 34, 66]);
         assert_eq!(loads(&[(0, 0, 0)]).0, [100]);
+    }
+
+    #[test]
+    fn priorities_can_be_left_out() {
+        let sets = sets(&[(10, 10, 0), (10, 5, 0), (10, 10, 0)]);
+        assert_eq!(load_without(&sets, |at| at == 0).map(|load| load.healthy), Some(vec![0, 70, 30]));
+        assert_eq!(load_without(&sets, |_| true), None);
     }
 
     proptest! {

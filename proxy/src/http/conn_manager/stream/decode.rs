@@ -25,9 +25,14 @@ impl ActiveStream {
                         self.router.finalize_response(&mut self.response, &self.request, &self.control, manager);
                     }
                 }
-                None => self.decode = Decode::Open,
+                None => {
+                    if self.request.framing.is_none() && self.collected.is_empty() {
+                        self.router.request_complete(self.control.now());
+                    }
+                    self.decode = Decode::Open;
+                }
             },
-            Decode::Open => match ready!(self.router.poll_open(cx, &self.control)) {
+            Decode::Open => match ready!(self.router.poll_open(cx, &mut self.request, &self.control, manager)) {
                 Ok(()) => self.send_head(cx, down, manager),
                 Err(failure) => self.upstream_failed(failure, manager),
             },
@@ -99,17 +104,21 @@ impl ActiveStream {
         Poll::Ready(())
     }
 
-    /// The upstream stream is open: the head goes, and what was collected.
+    /// The upstream stream is open: the head goes, and what was collected or sent before.
     fn send_head(&mut self, cx: &mut Context<'_>, down: &Down<'_>, manager: &HttpConnectionManager) {
         let buffers = &manager.worker.buffers;
-        let bodiless = self.request.framing.is_none() && self.collected.is_empty();
+        let bodiless = self.request.framing.is_none() && self.collected.is_empty() && !self.router.has_body();
         if let Err(failure) = self.router.send_head(&self.request, bodiless, &self.control, buffers) {
             return self.upstream_failed(failure, manager);
         }
         if bodiless {
             return self.request_sent();
         }
-        self.decode = Decode::Body;
+        match self.router.replay(cx, buffers, self.request_trailers.as_ref()) {
+            Ok(false) => self.decode = Decode::Body,
+            Ok(true) => return self.request_sent(),
+            Err(failure) => return self.upstream_failed(failure, manager),
+        }
         if self.collected.is_empty() {
             return;
         }
@@ -202,7 +211,7 @@ impl ActiveStream {
         info.timings.last_downstream_rx.get_or_insert(now);
         info.timings.last_upstream_tx = Some(now);
         drop(info);
-        self.router.request_sent(now);
+        self.router.request_complete(now);
     }
 
     /// The client's body is not what its head promised.

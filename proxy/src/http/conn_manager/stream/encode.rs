@@ -14,11 +14,7 @@ impl ActiveStream {
         match self.encode {
             Encode::Wait => match ready!(self.router.poll_response(cx, &mut self.response, manager, scratch)) {
                 Ok(()) if self.response.is_interim() => self.interim(down, manager),
-                Ok(()) => {
-                    self.source = Source::Upstream;
-                    self.encode = Encode::Head;
-                    self.router.response_head(&mut self.response, &self.request, &self.control, manager);
-                }
+                Ok(()) => self.response_heard(manager),
                 Err(failure) => self.upstream_failed(failure, manager),
             },
             Encode::Head => {
@@ -63,6 +59,24 @@ impl ActiveStream {
             Encode::Done(_) => return Poll::Pending,
         }
         Poll::Ready(())
+    }
+
+    /// A final head of an upstream: the client gets it, or another attempt is made or waited for.
+    fn response_heard(&mut self, manager: &HttpConnectionManager) {
+        match self.router.judge(&self.response, &self.control, manager) {
+            Heard::Pass => {
+                if matches!(self.decode, Decode::Open) {
+                    // An earlier attempt was faster than the one that was to replace it.
+                    self.decode = Decode::Done;
+                }
+                self.source = Source::Upstream;
+                self.encode = Encode::Head;
+                return self.router.response_head(&mut self.response, &self.request, &self.control, manager);
+            }
+            Heard::Again => self.decode = Decode::Open,
+            Heard::Wait => {}
+        }
+        self.response.clear();
     }
 
     /// 100 is ours to send (the codec did when it saw `expect`), others are dropped as Envoy drops them.

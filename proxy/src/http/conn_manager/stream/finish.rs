@@ -23,7 +23,7 @@ impl ActiveStream {
             manager.failures.inc(stat::DOWNSTREAM_RQ_MAX_DURATION_REACHED);
             let status = if self.request_unread(down) { 408 } else { 504 };
             return self.time_out(
-                LocalReply::new(status, "max_duration_timeout").body("downstream duration timeout"),
+                LocalReply::new(status, "max_duration_timeout").body("downstream duration timeout").grpc_status(4),
                 manager,
             );
         }
@@ -41,10 +41,12 @@ impl ActiveStream {
                 .flag(ResponseFlag::StreamIdleTimeout);
             return self.time_out(reply, manager);
         }
-        if due(self.router.deadline())
-            && let Some(failure) = self.router.expire(now)
-        {
-            self.upstream_failed(failure, manager);
+        if due(self.router.deadline()) {
+            match self.router.expire(now, &self.control, manager) {
+                Expired::Nothing => {}
+                Expired::Again => self.decode = Decode::Open,
+                Expired::Failed(failure) => self.upstream_failed(failure, manager),
+            }
         }
     }
 
@@ -162,7 +164,7 @@ impl ActiveStream {
         self.response_ended = false;
         self.response_started = false;
         self.close_after = false;
-        self.router.reset();
+        self.router.reset(buffers);
         self.request_deadline = None;
         self.idle_timeout = None;
         self.idle_deadline = None;

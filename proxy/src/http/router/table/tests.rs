@@ -15,6 +15,7 @@ use nuncio_api::pb::google::protobuf::{BoolValue, UInt32Value};
 use nuncio_core::access_log::LogContext;
 use nuncio_core::http::{LocalReply, ResponseHead, RouteView};
 use nuncio_core::runtime::NoRuntime;
+use nuncio_core::stats::{Store, lists};
 use nuncio_core::stream_info::StreamInfo;
 use proptest::prelude::*;
 
@@ -22,7 +23,12 @@ use super::super::mutations::Scratch;
 use super::*;
 
 fn context() -> BuildContext<'static> {
-    BuildContext { has_cluster: &|name| name != "nope", validate_clusters: true, filter_config: &|_, _| Ok(None) }
+    BuildContext {
+        has_cluster: &|name| name != "nope",
+        validate_clusters: true,
+        filter_config: &|_, _| Ok(None),
+        scope: &|name| Store::new().scope(&lists::vhost::SCOPE, &name.into()),
+    }
 }
 
 fn matching(random: u64) -> MatchContext<'static> {
