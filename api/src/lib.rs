@@ -12,6 +12,7 @@
 //! - [`mask`] — parts of what is dumped
 //! - [`dump`] — encoded message → JSON as the admin pages print it
 //! - [`diag`] — file:line:column, field path, nearest name
+//! - [`own`] — messages that Envoy does not have
 //! - [`pool`] — the descriptors; `shape` — a message type compiled from them
 //! - [`pb`] — the generated types; no other crate names `envoy-types`
 //!
@@ -26,6 +27,7 @@ pub mod load;
 pub mod mask;
 #[cfg(test)]
 mod newer;
+pub mod own;
 pub mod pool;
 mod read;
 pub mod routes;

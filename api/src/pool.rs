@@ -47,26 +47,28 @@ pub(crate) const NEWER_MESSAGES: &[&str] = &[
     "xds.type.matcher.v3.ServerNameMatcher",
 ];
 
-/// Messages written by hand: what the package lacks and we need, and later our own extensions.
+/// Messages written by hand: what the package lacks and we need, and our own.
 fn own_files() -> Vec<FileDescriptorProto> {
     TYPED_STRUCTS
         .iter()
         .filter_map(|full_name| {
             let (package, name) = full_name.rsplit_once('.')?;
-            let message = DescriptorProto {
-                name: Some(name.to_owned()),
-                field: vec![
-                    own_field("type_url", "typeUrl", 1, Type::String, None),
-                    own_field("value", "value", 2, Type::Message, Some(".google.protobuf.Struct")),
-                ],
-                ..DescriptorProto::default()
-            };
+            let fields = vec![
+                own_field("type_url", "typeUrl", 1, Type::String, None),
+                own_field("value", "value", 2, Type::Message, Some(".google.protobuf.Struct")),
+            ];
+            let message = own_message(name, fields);
             Some(own_file(package, &["google/protobuf/struct.proto"], vec![message]))
         })
+        .chain(crate::own::files())
         .collect()
 }
 
-fn own_file(package: &str, imports: &[&str], messages: Vec<DescriptorProto>) -> FileDescriptorProto {
+pub(crate) fn own_message(name: &str, field: Vec<FieldDescriptorProto>) -> DescriptorProto {
+    DescriptorProto { name: Some(name.to_owned()), field, ..DescriptorProto::default() }
+}
+
+pub(crate) fn own_file(package: &str, imports: &[&str], messages: Vec<DescriptorProto>) -> FileDescriptorProto {
     FileDescriptorProto {
         name: Some(format!("nuncio/{}.proto", package.replace('.', "/"))),
         package: Some(package.to_owned()),
@@ -77,7 +79,13 @@ fn own_file(package: &str, imports: &[&str], messages: Vec<DescriptorProto>) -> 
     }
 }
 
-fn own_field(name: &str, json: &str, number: i32, kind: Type, message: Option<&str>) -> FieldDescriptorProto {
+pub(crate) fn own_field(
+    name: &str,
+    json: &str,
+    number: i32,
+    kind: Type,
+    message: Option<&str>,
+) -> FieldDescriptorProto {
     FieldDescriptorProto {
         name: Some(name.to_owned()),
         json_name: Some(json.to_owned()),

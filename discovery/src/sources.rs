@@ -3,6 +3,7 @@
 mod dns;
 mod eds;
 mod logical_dns;
+mod sds_rest;
 mod static_;
 mod strict_dns;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use crate::{HostSource, HostSourceFactory};
 pub static SUPPORTED: &[&[&Entry]] = &[
     dns::SUPPORTED,
     eds::SUPPORTED,
+    sds_rest::SUPPORTED,
     crate::xds::config_source::SUPPORTED,
     crate::dns::config::SUPPORTED,
     crate::dns::refresh::SUPPORTED,
@@ -31,6 +33,7 @@ pub fn factories() -> Vec<Box<dyn HostSourceFactory>> {
         Box::new(logical_dns::Factory),
         Box::new(dns::Factory),
         Box::new(eds::Factory),
+        Box::new(sds_rest::Factory),
     ]
 }
 

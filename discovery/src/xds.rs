@@ -12,3 +12,4 @@ mod rest;
 
 pub use config_source::ConfigSource;
 pub use fetch::{FetchError, Fetcher};
+pub(crate) use rest::{once_the_cluster_is_there, polite_delay};
