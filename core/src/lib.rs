@@ -8,7 +8,7 @@
 //! - [`http`]: heads with their header maps, body chunks, local replies, the filter traits
 //! - [`stream_info`]: the record of one stream, response flags
 //! - [`access_log`]: what a log writer is told
-//! - [`stats`]: counters, gauges and histograms: written by one worker without a lock, summed by main
+//! - [`stats`](mod@stats): counters, gauges and histograms: written by one worker without a lock, summed by main
 //! - [`upstream`]: hosts, host sets, cluster facts, the calls other rooms may make
 //! - [`dns`]: questions to the domain name system, and what an answer means
 //! - [`extension`]: what a factory and a worker hand to those they make

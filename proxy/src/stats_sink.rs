@@ -1,6 +1,6 @@
 //! All stats as text for people and for scrapers: `/stats` in its formats, and what `stats_config` makes of names.
 //!
-//! Rendering takes a [`View`](nuncio_core::stats::View) and runs on a thread that may take its time: main only makes the
+//! Rendering takes a [`View`] and runs on a thread that may take its time: main only makes the
 //! view. What is rendered leaves in chunks of at most 64 KiB, so that memory stays small however many clusters there
 //! are, and ends when the reader is gone.
 //!

@@ -4,7 +4,7 @@
 //! - [`cluster`], [`lb_config`], [`http_options`], [`circuit_breaker`]: a cluster's configuration, checked, and its limits
 //! - [`cluster_manager`]: all clusters on main; [`membership`]: what changed of their hosts
 //! - [`snapshot`]: what main publishes, and how it reaches the workers
-//! - [`thread_local`]: a worker's clusters; here requests begin: choose a host, acquire a connection
+//! - [`thread_local`](mod@thread_local): a worker's clusters; here requests begin: choose a host, acquire a connection
 //! - [`lb`]: which host
 //! - [`pool`]: which connection
 //! - [`async_client`]: calls of the proxy's own
