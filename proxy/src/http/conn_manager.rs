@@ -7,7 +7,8 @@
 //! - [`account`]: what connections count
 //! - [`filter_chain`]: a stream's filters · [`hygiene`]: whose headers are trusted
 //! - [`path`]: the one normaliser of paths
-//! - [`local_reply`]: answers of the proxy's own · [`date`]: the `date` header
+//! - [`host`]: hosts without port or dot
+//! - [`local_reply`]: answers of the proxy's own, [`local_reply_config`] what becomes of them · [`date`]: the `date` header
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -38,8 +39,10 @@ pub mod detect;
 pub mod down;
 pub mod factory;
 pub mod filter_chain;
+pub mod host;
 pub mod hygiene;
 pub mod local_reply;
+pub mod local_reply_config;
 pub mod path;
 pub mod stream;
 pub mod stream_task;

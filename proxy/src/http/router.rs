@@ -39,6 +39,7 @@ mod uri_template;
 mod virtual_host;
 mod weighted;
 
+pub use direct_response::read_body;
 pub use failure::{Failure, Reset};
 pub use filter::{Expired, Heard, Next, Router};
 pub use filter_config::{FilterConfig, ReadFilterConfig};

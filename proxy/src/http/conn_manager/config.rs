@@ -9,6 +9,8 @@ use nuncio_core::http::HttpFilter;
 use nuncio_core::net::CidrRange;
 use nuncio_core::stats::ScopeId;
 
+use super::host::HostRules;
+use super::local_reply_config::LocalReplyConfig;
 use super::path::PathRules;
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
@@ -144,6 +146,8 @@ pub struct Config {
     pub filters: Vec<ConfiguredFilter>,
     pub router: RouterConfig,
     pub path: PathRules,
+    pub host: HostRules,
+    pub local_replies: Option<LocalReplyConfig>,
     pub routes: Arc<RouteConfig>,
     pub access_logs: Vec<Arc<dyn AccessLogConfig>>,
     pub codec_type: CodecType,

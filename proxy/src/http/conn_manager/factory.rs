@@ -21,6 +21,8 @@ use super::Handle;
 use super::config::{
     CodecType, Config, ConfiguredFilter, Identity, RouterConfig, Scopes, ServerHeader, Timeouts, UserAgent,
 };
+use super::host::{HostRules, StripPort};
+use super::local_reply_config::{self, LocalReplyConfig};
 use super::path::{EscapedSlashes, PathRules};
 use crate::codec::http1::{HeaderCase, ServerOptions, Underscores};
 use crate::codec::http2::{self, Http2Options};
@@ -35,7 +37,8 @@ supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3
     xff_num_trusted_hops, internal_address_config, skip_xff_append, via, generate_request_id,
     preserve_external_request_id, always_set_request_id_in_response, proxy_100_continue, route_config,
     append_x_forwarded_port, normalize_path, merge_slashes, path_with_escaped_slashes_action, http2_protocol_options,
-    stream_error_on_invalid_http_message,
+    stream_error_on_invalid_http_message, local_reply_config, strip_matching_host_port, strip_any_host_port,
+    strip_trailing_host_dot,
 } noop {
     tracing: "no tracer is implemented: requests are not traced",
     http3_protocol_options: "HTTP/3 is not served",
@@ -70,8 +73,16 @@ supports!(pub HTTP1 = "envoy.config.core.v3.Http1ProtocolOptions" {
 });
 
 /// All entries of this room.
-pub static SUPPORTED: &[&nuncio_api::support::Entry] =
-    &[&HCM, &INTERNAL_ADDRESSES, &HTTP_FILTER, &ROUTER, &COMMON, &HTTP1];
+pub static SUPPORTED: &[&nuncio_api::support::Entry] = &[
+    &local_reply_config::CONFIG,
+    &local_reply_config::MAPPER,
+    &HCM,
+    &INTERNAL_ADDRESSES,
+    &HTTP_FILTER,
+    &ROUTER,
+    &COMMON,
+    &HTTP1,
+];
 
 const ROUTER_TYPE: &str = "envoy.extensions.filters.http.router.v3.Router";
 
@@ -130,6 +141,7 @@ impl Check<'_> {
         let (filters, router) = self.filters(&proto.http_filters);
         let routes = self.routes(proto);
         let access_logs = self.access_logs(proto);
+        let local_replies = self.local_replies(proto);
         let common = proto.common_http_protocol_options.unwrap_or_default();
         let prefix: Arc<str> = proto.stat_prefix.as_str().into();
         let listener: Arc<str> = format!("{}.http.{}", self.listener.stat_name, proto.stat_prefix).into();
@@ -146,6 +158,8 @@ impl Check<'_> {
             filters,
             router,
             path: path_rules(proto),
+            host: host_rules(proto),
+            local_replies,
             routes: routes?,
             access_logs,
             codec_type: match proto.codec_type() {
@@ -304,6 +318,16 @@ impl Check<'_> {
         })
     }
 
+    fn local_replies(&mut self, proto: &Proto) -> Option<LocalReplyConfig> {
+        match LocalReplyConfig::from_proto(proto.local_reply_config.as_ref()?) {
+            Ok(config) => Some(config),
+            Err(error) => {
+                self.errors.push(error.within("local_reply_config"));
+                None
+            }
+        }
+    }
+
     fn identity(&mut self, proto: &Proto) -> Identity {
         use proto::ServerHeaderTransformation as Transformation;
         let mut internal_ranges = Vec::new();
@@ -354,6 +378,16 @@ fn limit(proto: Option<&DurationProto>, default: Option<Duration>) -> Option<Dur
 
 fn duration(proto: &DurationProto) -> Duration {
     Duration::new(proto.seconds.max(0) as u64, proto.nanos.clamp(0, 999_999_999) as u32)
+}
+
+fn host_rules(proto: &Proto) -> HostRules {
+    let any = matches!(proto.strip_port_mode, Some(proto::StripPortMode::StripAnyHostPort(true)));
+    let port = match (any, proto.strip_matching_host_port) {
+        (true, _) => StripPort::Any,
+        (false, true) => StripPort::Matching,
+        (false, false) => StripPort::Keep,
+    };
+    HostRules { port, trailing_dot: proto.strip_trailing_host_dot }
 }
 
 fn path_rules(proto: &Proto) -> PathRules {

@@ -7,17 +7,20 @@
 //! taken, so back-pressure needs no callbacks.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use nuncio_core::access_log::{LogContext, LogType};
 use nuncio_core::http::{Chunk, HeaderMap, LocalReply, RequestHead, ResponseHead, StreamControl, Version};
 use nuncio_core::net::ConnectionInfo;
+use nuncio_core::random::Rng;
 use nuncio_core::stats::GaugeGuard;
 use nuncio_core::stats::lists::http::{self as stat, Hcm};
 use nuncio_core::stream_info::{ResponseFlag, StreamInfo};
 use tokio::time::Instant;
 
+use super::config::Config;
 use super::down::Down;
 use super::filter_chain::{DataOutcome, DecodeChain, EncodeChain, HeadOutcome};
 use super::{HttpConnectionManager, hygiene, local_reply};
@@ -113,6 +116,8 @@ pub struct ActiveStream {
     idle_deadline: Option<Instant>,
     duration_deadline: Option<Instant>,
     active: Option<GaugeGuard<Hcm>>,
+    config: Arc<Config>,
+    rng: Rng,
     /// Of a stream that has a task of its own; HTTP/1 connections have theirs.
     pub alarm: Alarm,
 }
@@ -144,6 +149,8 @@ impl ActiveStream {
             idle_deadline: None,
             duration_deadline: None,
             active: None,
+            config: manager.config.clone(),
+            rng: manager.worker.context.rng.clone(),
             alarm: Alarm::default(),
         }
     }
@@ -169,6 +176,7 @@ impl ActiveStream {
             self.close_after = true;
             manager.failures.inc(stat::DOWNSTREAM_CX_MAX_REQUESTS_REACHED);
         }
+        config.host.apply(&mut self.request, connection.local.port());
         if let Some(reply) = manager.check_request(&mut self.request) {
             return self.reply(reply);
         }
@@ -322,7 +330,10 @@ impl ActiveStream {
             self.encode = Encode::Done(End::Reset);
             return;
         }
-        let body = local_reply::write(&reply, &self.request, &mut self.response);
+        let body = match &self.config.local_replies {
+            None => local_reply::write(&reply, &self.request, &mut self.response),
+            Some(config) => config.write(reply, &self.request, &mut self.response, &self.control, &self.rng),
+        };
         self.source = Source::Local(body);
         self.encode_collected.clear();
         self.encode = Encode::Head;

@@ -32,7 +32,7 @@ impl DirectResponse {
     /// Reads the body now; it may have `limit` bytes.
     pub(super) fn from_proto(message: &DirectResponseAction, limit: u32) -> Result<Self, ConfigError> {
         let body = match &message.body {
-            Some(source) => read(source, limit).map_err(|e| e.within("body"))?,
+            Some(source) => read_body(source, limit).map_err(|e| e.within("body"))?,
             None => Bytes::new(),
         };
         let format = message.body_format.as_ref().map(BodyFormat::from_proto).transpose();
@@ -56,7 +56,8 @@ impl DirectResponse {
     }
 }
 
-fn read(source: &DataSource, limit: u32) -> Result<Bytes, ConfigError> {
+/// The bytes of a body that the configuration holds; a file is read now.
+pub fn read_body(source: &DataSource, limit: u32) -> Result<Bytes, ConfigError> {
     let limit = u64::from(limit);
     let too_large = |size: u64| ConfigError::new("", format!("response body size is {size} bytes; maximum is {limit}"));
     let body = match &source.specifier {
