@@ -5,14 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use prost::{Message, Name};
-use prost_reflect::MessageDescriptor;
 
 use crate::diag::{ConfigError, Findings, Path, Severity, nearest};
 use crate::encode::{Encoder, Whole};
 use crate::pb::google::protobuf::{Any, Struct};
 use crate::pool::{self, TYPED_STRUCTS};
 use crate::read::{ReadLimits, tree_of_struct};
-use crate::shape::shape;
+use crate::shape::{Shape, shape_named};
 use crate::unknown::UnknownFields;
 
 /// What comes after the last slash of a type URL.
@@ -31,9 +30,9 @@ pub struct Opened<'a> {
 pub fn open(any: &Any) -> Result<Opened<'_>, ConfigError> {
     let name = type_name(&any.type_url);
     if TYPED_STRUCTS.contains(&name) {
-        let (desc, bytes) =
+        let (shape, bytes) =
             open_typed_struct(&any.value, UnknownFields::Ignore).map_err(|text| ConfigError::new("", text))?;
-        return Ok(Opened { type_name: Cow::Owned(desc.full_name().to_owned()), bytes: Cow::Owned(bytes) });
+        return Ok(Opened { type_name: Cow::Owned(shape.name().to_owned()), bytes: Cow::Owned(bytes) });
     }
     Ok(Opened { type_name: Cow::Borrowed(name), bytes: Cow::Borrowed(&any.value) })
 }
@@ -62,14 +61,14 @@ pub fn pack<T: Message + Name>(message: &T) -> Any {
     Any { type_url: T::type_url(), value: message.encode_to_vec() }
 }
 
-/// The descriptor that a type URL names, or a sentence.
-pub(crate) fn descriptor(url: &str) -> Result<MessageDescriptor, String> {
+/// The shape of the message that a type URL names, or a sentence.
+pub(crate) fn shape_of(url: &str) -> Result<&'static Shape, String> {
     let name = type_name(url);
     let shown: String = name.chars().take(160).collect();
     if url.find('/').is_none_or(|at| at == 0) {
         return Err(format!("unknown @type `{shown}`: write it as `type.googleapis.com/{shown}`"));
     }
-    if let Some(found) = pool::message(name) {
+    if let Some(found) = shape_named(name) {
         return Ok(found);
     }
     if pool::NEWER_MESSAGES.contains(&name) {
@@ -96,7 +95,8 @@ fn nearest_message(name: &str) -> Option<String> {
     if misses.len() >= MOST || name.len() > 160 {
         return None;
     }
-    let messages: Vec<_> = pool::pool().all_messages().filter(|m| !m.is_map_entry()).collect();
+    let pool = pool::pool();
+    let messages: Vec<_> = pool.all_messages().filter(|m| !m.is_map_entry()).collect();
     let names = || messages.iter().map(|m| m.full_name());
     let last = |n: &str| n.rsplit('.').next().map(str::to_owned);
     let near = nearest(name, names()).or_else(|| names().find(|n| last(n) == last(name))).map(str::to_owned);
@@ -105,21 +105,21 @@ fn nearest_message(name: &str) -> Option<String> {
 }
 
 /// A `TypedStruct` that came encoded: the message it names, encoded.
-pub(crate) fn open_typed_struct(bytes: &[u8], unknown: UnknownFields) -> Result<(MessageDescriptor, Vec<u8>), String> {
+pub(crate) fn open_typed_struct(bytes: &[u8], unknown: UnknownFields) -> Result<(&'static Shape, Vec<u8>), String> {
     let typed = TypedStruct::decode(bytes).map_err(|e| format!("TypedStruct: {e}"))?;
-    let desc = descriptor(&typed.type_url)?;
+    let shape = shape_of(&typed.type_url)?;
     let mut out = Vec::new();
     if let Some(value) = &typed.value {
         let tree = tree_of_struct(value, &ReadLimits::default())?;
         let mut findings = Findings::default();
         let mut encoder =
             Encoder { findings: &mut findings, unknown, unknown_seen: 0, cut: &mut Whole, last_key_wins: true };
-        encoder.message(tree.root(), shape(&desc), &Path::Root(""), &mut out);
+        encoder.message(tree.root(), shape, &Path::Root(""), &mut out);
         if let Some(first) = findings.list.iter().find(|f| f.severity == Severity::Error) {
             return Err(ConfigError::new(first.path.clone(), first.text.clone()).to_string());
         }
     }
-    Ok((desc, out))
+    Ok((shape, out))
 }
 
 /// `xds.type.v3.TypedStruct`, which the package does not have.
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_type_that_is_not_there_is_told_with_the_nearest() {
-        let text = |url: &str| descriptor(url).unwrap_err();
+        let text = |url: &str| shape_of(url).map(Shape::name).unwrap_err();
         assert_eq!(
             text("t/envoy.config.cluster.v3.Clustr"),
             "unknown @type `envoy.config.cluster.v3.Clustr`, did you mean `envoy.config.cluster.v3.Cluster`?"

@@ -9,12 +9,11 @@ mod time;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use prost_reflect::Kind;
 use serde_json::Value;
 
 use crate::any;
 use crate::pool::TYPED_STRUCTS;
-use crate::shape::{Field, Form, Repeat, Shape, shape, shape_named};
+use crate::shape::{Field, FieldKind, Form, Repeat, Shape, shape_named};
 use crate::wire::{Wire, fields};
 
 /// Writes JSON with one space a level. What was written can be taken away at any time (`take`), so that a large answer
@@ -119,7 +118,7 @@ impl JsonWriter {
         depth: usize,
     ) {
         let Some(inner) = field.message() else {
-            let redacted = secret && !matches!(field.kind, Kind::String | Kind::Bytes);
+            let redacted = secret && !matches!(field.kind, FieldKind::String | FieldKind::Bytes);
             if redacted || !field.presence && last == zero_like(last) {
                 return;
             }
@@ -134,7 +133,7 @@ impl JsonWriter {
     }
 
     fn list(&mut self, field: &'static Field, group: &[(usize, Wire<'_>)], secret: bool, depth: usize) {
-        if secret && !matches!(field.kind, Kind::String | Kind::Bytes | Kind::Message(_)) {
+        if secret && !matches!(field.kind, FieldKind::String | FieldKind::Bytes | FieldKind::Message(_)) {
             return;
         }
         self.key(field.name());
@@ -205,11 +204,11 @@ impl JsonWriter {
     /// A message that came as a generic object and stays one: what it names decides what is secret in it.
     fn typed_struct(&mut self, inner: &'static Shape, value: &[u8], secret: bool, depth: usize) {
         let opened = any::open_typed_struct(value, crate::unknown::UnknownFields::Ignore);
-        let Ok((desc, bytes)) = opened else { return self.object_fields(inner, value, true, depth + 1) };
+        let Ok((shape, bytes)) = opened else { return self.object_fields(inner, value, true, depth + 1) };
         self.key("type_url");
-        self.string(&format!("type.googleapis.com/{}", desc.full_name()));
+        self.string(&format!("type.googleapis.com/{}", shape.name()));
         self.key("value");
-        self.shaped(shape(&desc), &bytes, secret, depth + 1);
+        self.shaped(shape, &bytes, secret, depth + 1);
     }
 
     fn structure(&mut self, bytes: &[u8], secret: bool, depth: usize) {
@@ -258,28 +257,29 @@ impl JsonWriter {
 
     fn scalar(&mut self, field: &Field, value: Wire<'_>, secret: bool) {
         match (&field.kind, value) {
-            (Kind::String, Wire::Bytes(_)) if secret => self.string(REDACTED),
-            (Kind::Bytes, Wire::Bytes(_)) if secret => self.string(&base64(REDACTED.as_bytes())),
-            (Kind::String, Wire::Bytes(text)) => self.string(&String::from_utf8_lossy(text)),
-            (Kind::Bytes, Wire::Bytes(bytes)) => self.string(&base64(bytes)),
-            (Kind::Bool, Wire::Varint(n)) => self.bool(n != 0),
-            (Kind::Double, Wire::Fixed64(bits)) => self.number(f64::from_bits(bits)),
-            (Kind::Float, Wire::Fixed32(bits)) => {
+            (FieldKind::String, Wire::Bytes(_)) if secret => self.string(REDACTED),
+            (FieldKind::Bytes, Wire::Bytes(_)) if secret => self.string(&base64(REDACTED.as_bytes())),
+            (FieldKind::String, Wire::Bytes(text)) => self.string(&String::from_utf8_lossy(text)),
+            (FieldKind::Bytes, Wire::Bytes(bytes)) => self.string(&base64(bytes)),
+            (FieldKind::Bool, Wire::Varint(n)) => self.bool(n != 0),
+            (FieldKind::Double, Wire::Fixed64(bits)) => self.number(f64::from_bits(bits)),
+            (FieldKind::Float, Wire::Fixed32(bits)) => {
                 let value = f32::from_bits(bits);
                 let text = number::float(value);
                 if value.is_finite() { self.raw(&text) } else { self.string(&text) }
             }
-            (Kind::Enum(desc), Wire::Varint(n)) => match desc.get_value(n as i32) {
-                Some(value) if desc.full_name() == "google.protobuf.NullValue" && value.number() == 0 => {
-                    self.raw("null")
-                }
-                Some(value) => self.string(value.name()),
+            (FieldKind::Enum(of), Wire::Varint(n)) => match of.name_of(n as i32) {
+                Some(_) if of.name() == "google.protobuf.NullValue" && n as i32 == 0 => self.raw("null"),
+                Some(name) => self.string(name),
                 None => self.raw(&(n as i32).to_string()),
             },
             (kind, value) => {
                 let number = crate::rules::whole(value, kind).unwrap_or_default().to_string();
                 // 64 bits do not fit into JavaScript's numbers: text.
-                let long = matches!(kind, Kind::Int64 | Kind::Uint64 | Kind::Sint64 | Kind::Fixed64 | Kind::Sfixed64);
+                let long = matches!(
+                    kind,
+                    FieldKind::Int64 | FieldKind::Uint64 | FieldKind::Sint64 | FieldKind::Fixed64 | FieldKind::Sfixed64
+                );
                 if long { self.string(&number) } else { self.raw(&number) }
             }
         }

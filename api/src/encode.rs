@@ -6,11 +6,10 @@ mod text;
 mod wellknown;
 
 use prost::encoding::{WireType, encode_key, encode_varint};
-use prost_reflect::Kind;
 
 use crate::diag::{About, Finding, Findings, Path, Severity, nearest};
 use crate::read::{Kind as NodeKind, Node};
-use crate::shape::{Field, Form, Repeat, Shape};
+use crate::shape::{Field, FieldKind, Form, Repeat, Shape};
 use crate::unknown::UnknownFields;
 use crate::wire::put_with;
 
@@ -187,10 +186,10 @@ impl Encoder<'_> {
         if !self.cut.take(field, index, node) && !self.single(field, node, &Path::Index(path, index), false, out) {
             // Null or unreadable: a default keeps the count and the places of the others.
             match &field.kind {
-                Kind::Message(_) | Kind::String | Kind::Bytes => put_with(out, field.number, |_| ()),
+                FieldKind::Message(_) | FieldKind::String | FieldKind::Bytes => put_with(out, field.number, |_| ()),
                 kind => {
-                    encode_key(field.number, kind.wire_type_of_default(), out);
-                    out.extend(std::iter::repeat_n(0, kind.size_of_default()));
+                    encode_key(field.number, kind.wire_type(), out);
+                    out.extend(std::iter::repeat_n(0, size_of_zero(kind.wire_type())));
                 }
             }
         }
@@ -245,23 +244,12 @@ fn same_key_later(node: Node<'_>, at: usize, key: &str) -> bool {
     node.entries().skip(at + 1).any(|(other, _)| other.text() == key)
 }
 
-/// The zero of a scalar kind on the wire.
-trait DefaultOnWire {
-    fn wire_type_of_default(&self) -> WireType;
-    fn size_of_default(&self) -> usize;
-}
-
-impl DefaultOnWire for Kind {
-    fn wire_type_of_default(&self) -> WireType {
-        self.wire_type()
-    }
-
-    fn size_of_default(&self) -> usize {
-        match self.wire_type() {
-            WireType::SixtyFourBit => 8,
-            WireType::ThirtyTwoBit => 4,
-            _ => 1,
-        }
+/// The size of a number's zero on the wire.
+fn size_of_zero(wire_type: WireType) -> usize {
+    match wire_type {
+        WireType::SixtyFourBit => 8,
+        WireType::ThirtyTwoBit => 4,
+        _ => 1,
     }
 }
 

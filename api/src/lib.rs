@@ -13,7 +13,7 @@
 //! - [`dump`] — encoded message → JSON as the admin pages print it
 //! - [`diag`] — file:line:column, field path, nearest name
 //! - [`own`] — messages that Envoy does not have
-//! - [`pool`] — the descriptors; `shape` — a message type compiled from them
+//! - [`pool`] — the descriptors, while they are needed; `shape` — what is kept of a message type
 //! - [`pb`] — the generated types; no other crate names `envoy-types`
 //!
 //! Text flows downwards through this list and ends as bytes; consumers decode the bytes, one resource at a time.
@@ -46,6 +46,7 @@ pub use load::{
     load_message,
 };
 pub use mask::FieldMask;
+pub use pool::release_pool;
 pub use prost;
 pub use read::{Format, ReadLimits};
 pub use routes::HttpRoutes;

@@ -148,8 +148,8 @@ where
 /// The same checks on a message that came encoded: a discovered resource.
 pub fn check_bytes(type_url: &str, bytes: &[u8], options: &LoadOptions<'_>) -> Checks {
     let mut run = Run::new(options);
-    match crate::any::descriptor(type_url) {
-        Ok(desc) => run.walk(bytes, crate::shape::shape(&desc)),
+    match crate::any::shape_of(type_url) {
+        Ok(shape) => run.walk(bytes, shape),
         Err(text) => run.say(Severity::Error, "", text),
     }
     run.finish().1

@@ -3,11 +3,10 @@
 //! A path names fields by their proto names; it may lead through messages and into an `Any`, not through lists and
 //! maps. What it means follows the trimming of Envoy's `/config_dump`.
 
-use prost_reflect::{Kind, MessageDescriptor};
 use serde_json::Value;
 
 use crate::any;
-use crate::pool::message;
+use crate::shape::{FieldKind, Repeat, Shape, shape_named};
 
 /// `a.b,c`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +24,8 @@ impl FieldMask {
 
     /// Whether every path leads to a field of the message. `value` is its JSON form: it says what an `Any` holds.
     pub fn fits(&self, full_name: &str, value: &Value) -> bool {
-        let Some(message) = message(full_name) else { return false };
-        self.paths.iter().all(|path| fits(&message, value, path, true))
+        let Some(shape) = shape_named(full_name) else { return false };
+        self.paths.iter().all(|path| fits(shape, value, path, true))
     }
 
     /// Takes everything away that no path leads to, but for the types of what remains.
@@ -36,24 +35,25 @@ impl FieldMask {
     }
 }
 
-fn fits(message: &MessageDescriptor, value: &Value, path: &[String], outermost: bool) -> bool {
+fn fits(shape: &Shape, value: &Value, path: &[String], outermost: bool) -> bool {
     let Some((name, rest)) = path.split_first() else { return true };
-    let Some(field) = message.get_field_by_name(name) else { return false };
-    let Kind::Message(inner) = field.kind() else { return rest.is_empty() };
+    let field = shape.field_named(name).map(|at| &shape.fields[at]).filter(|f| f.name() == name);
+    let Some(field) = field else { return false };
+    let FieldKind::Message(inner) = &field.kind else { return rest.is_empty() };
     if rest.is_empty() {
         // The resource itself is an Any in a dump, and a mask must say what of it.
-        return !(outermost && inner.full_name() == ANY && !field.is_list());
+        return !(outermost && **inner == *ANY && field.repeat != Repeat::List);
     }
-    if field.is_list() || field.is_map() {
+    if field.repeat != Repeat::One {
         return false;
     }
     let value = value.get(name).unwrap_or(&Value::Null);
-    if inner.full_name() != ANY {
-        return fits(&inner, value, rest, false);
+    if **inner != *ANY {
+        return field.message().is_some_and(|inner| fits(inner, value, rest, false));
     }
     // An unset Any holds no field that could be missed.
     let Some(url) = value.get("@type").and_then(Value::as_str) else { return true };
-    crate::pool::message(any::type_name(url)).is_some_and(|held| fits(&held, value, rest, false))
+    shape_named(any::type_name(url)).is_some_and(|held| fits(held, value, rest, false))
 }
 
 fn trim(value: &mut Value, paths: &[&[String]]) {

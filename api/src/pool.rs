@@ -1,8 +1,9 @@
 //! The descriptors: every message, enum and annotation that Envoy configuration may use, as `envoy-types` carries them
-//! (see build.rs), plus a few messages that it does not have. Built at first use and kept: xDS updates are checked
-//! with the same descriptors as the start-up file.
+//! (see build.rs), plus a few messages that it does not have. They take ten megabytes and are needed only to make the
+//! shape of a type that is met for the first time, and for a few rare questions: built when asked for, and let go
+//! ([`release_pool`]) when the start is over. An xDS update with types that were met needs none of it.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use prost_reflect::prost_types::field_descriptor_proto::{Label, Type};
 use prost_reflect::prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto};
@@ -10,17 +11,26 @@ use prost_reflect::{DescriptorPool, MessageDescriptor};
 
 static SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.fds"));
 
-static POOL: OnceLock<DescriptorPool> = OnceLock::new();
+static POOL: Mutex<Option<DescriptorPool>> = Mutex::new(None);
 
-/// All descriptors.
-pub fn pool() -> &'static DescriptorPool {
-    POOL.get_or_init(|| {
-        let mut pool = DescriptorPool::decode(SET).expect("the descriptor set is what build.rs wrote");
-        for file in own_files() {
-            pool.add_file_descriptor_proto(file).expect("own descriptors are checked by a test");
-        }
-        pool
-    })
+/// All descriptors. Whoever keeps one of them keeps all: only for the time of a call.
+pub(crate) fn pool() -> DescriptorPool {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(build).clone()
+}
+
+/// Frees the descriptors until they are needed again, which costs some tens of milliseconds then. False: there were
+/// none.
+pub fn release_pool() -> bool {
+    let held = POOL.lock().unwrap_or_else(PoisonError::into_inner).take();
+    held.is_some()
+}
+
+fn build() -> DescriptorPool {
+    let mut pool = DescriptorPool::decode(SET).expect("the descriptor set is what build.rs wrote");
+    for file in own_files() {
+        pool.add_file_descriptor_proto(file).expect("own descriptors are checked by a test");
+    }
+    pool
 }
 
 pub(crate) fn message(full_name: &str) -> Option<MessageDescriptor> {

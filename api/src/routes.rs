@@ -105,8 +105,10 @@ mod tests {
 
     #[test]
     fn the_numbers_are_those_of_the_descriptors() {
-        let number =
-            |message: &str, field: &str| shape_named(message).unwrap().desc.get_field_by_name(field).unwrap().number();
+        let number = |message: &str, field: &str| {
+            let shape = shape_named(message).unwrap();
+            shape.fields[shape.field_named(field).unwrap()].number
+        };
         let hcm = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
         assert_eq!(number(hcm, "route_config"), ROUTE_CONFIG);
         assert_eq!(number("envoy.config.route.v3.RouteConfiguration", "virtual_hosts"), VIRTUAL_HOSTS);

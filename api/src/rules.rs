@@ -7,6 +7,7 @@ mod compile;
 mod formats;
 mod text;
 
+use crate::shape::FieldKind;
 use crate::wire::Wire;
 
 pub(crate) use bounds::{Bounds, Number, whole};
@@ -72,7 +73,7 @@ pub(crate) struct TimestampRule {
 
 impl FieldRules {
     /// What is wrong with a scalar, in a sentence that follows the field's path.
-    pub(crate) fn scalar(&self, value: Wire<'_>, kind: &prost_reflect::Kind) -> Option<String> {
+    pub(crate) fn scalar(&self, value: Wire<'_>, kind: &FieldKind) -> Option<String> {
         match (&self.rule, value) {
             (Rule::Number(number), value) => number.check(value, kind),
             (Rule::Bool(must), Wire::Varint(is)) => ((is != 0) != *must).then(|| format!("must be {must}")),
@@ -84,7 +85,7 @@ impl FieldRules {
     }
 
     /// The default of a scalar that is not on the wire.
-    pub(crate) fn scalar_default(&self, kind: &prost_reflect::Kind) -> Option<String> {
+    pub(crate) fn scalar_default(&self, kind: &FieldKind) -> Option<String> {
         let zero = match self.rule {
             Rule::Text(_) | Rule::Bytes(_) => Wire::Bytes(&[]),
             _ => match kind.wire_type() {
@@ -137,14 +138,14 @@ fn plural(what: &str) -> &str {
 }
 
 impl EnumRule {
-    fn check(&self, number: i32, kind: &prost_reflect::Kind) -> Option<String> {
-        let desc = kind.as_enum()?;
+    fn check(&self, number: i32, kind: &FieldKind) -> Option<String> {
+        let FieldKind::Enum(of) = kind else { return None };
         let name = |n: &i128| {
-            let value = i32::try_from(*n).ok().and_then(|n| desc.get_value(n));
-            value.map_or_else(|| n.to_string(), |v| v.name().to_owned())
+            let value = i32::try_from(*n).ok().and_then(|n| of.name_of(n));
+            value.map_or_else(|| n.to_string(), str::to_owned)
         };
-        if self.defined_only && desc.get_value(number).is_none() {
-            return Some(format!("must be a value that {} has, is {number}", desc.full_name()));
+        if self.defined_only && of.name_of(number).is_none() {
+            return Some(format!("must be a value that {} has, is {number}", of.name()));
         }
         self.bounds.check(i128::from(number), name)
     }

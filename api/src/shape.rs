@@ -1,15 +1,20 @@
 //! A message type, compiled once from its descriptor for the two things done with it at every load: finding a field by
 //! name or number, and knowing the rules of its annotations. Shapes refer to each other and live as long as the
-//! process; there are at most as many as message types.
+//! process; there are at most as many as message types that were met. They own all that they say: no descriptor is
+//! held, because one keeps the memory of all of them.
+
+mod kind;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use prost::encoding::WireType;
-use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor, OneofDescriptor};
+use prost_reflect::{FieldDescriptor, MessageDescriptor};
 
 use crate::rules::{self, FieldRules};
 use crate::wire::{Wire, varint};
+
+pub(crate) use kind::{EnumShape, FieldKind};
 
 /// What stands in a text for a message: most are objects of their fields, the well-known ones have forms of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,12 +32,14 @@ pub(crate) enum Form {
 }
 
 pub(crate) struct Shape {
-    pub(crate) desc: MessageDescriptor,
+    name: Arc<str>,
+    /// Length of the package in the name.
+    package: usize,
     pub(crate) form: Form,
     /// By number.
     pub(crate) fields: Vec<Field>,
     pub(crate) oneofs: Vec<Oneof>,
-    names: HashMap<String, u16>,
+    names: HashMap<Box<str>, u16>,
     /// The message's annotations are switched off.
     pub(crate) unchecked: bool,
 }
@@ -45,9 +52,11 @@ pub(crate) enum Repeat {
 }
 
 pub(crate) struct Field {
-    pub(crate) desc: FieldDescriptor,
+    name: Box<str>,
+    /// Full name of the message that it is a field of.
+    pub(crate) parent: Arc<str>,
     pub(crate) number: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FieldKind,
     pub(crate) repeat: Repeat,
     /// Set and unset can be told apart (messages, members of a oneof, `optional`).
     pub(crate) presence: bool,
@@ -68,47 +77,43 @@ pub(crate) enum Deprecated {
 }
 
 pub(crate) struct Oneof {
-    desc: OneofDescriptor,
+    name: Box<str>,
     pub(crate) required: bool,
     pub(crate) members: Vec<u16>,
 }
 
 impl Oneof {
     pub(crate) fn name(&self) -> &str {
-        self.desc.name()
+        &self.name
     }
 }
 
-static SHAPES: OnceLock<Mutex<HashMap<String, &'static Shape>>> = OnceLock::new();
+static SHAPES: OnceLock<Mutex<HashMap<Arc<str>, &'static Shape>>> = OnceLock::new();
 
-/// The shape of a message type.
-pub(crate) fn shape(desc: &MessageDescriptor) -> &'static Shape {
-    let mut shapes = SHAPES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = shapes.get(desc.full_name()) {
-        return known;
-    }
-    let new: &'static Shape = Box::leak(Box::new(Shape::new(desc)));
-    shapes.insert(desc.full_name().to_owned(), new);
-    new
-}
-
-/// The shape of a message type by its full name.
+/// The shape of a message type by its full name. Descriptors are asked only for types that have no shape yet.
 pub(crate) fn shape_named(full_name: &str) -> Option<&'static Shape> {
-    crate::pool::message(full_name).map(|desc| shape(&desc))
+    let mut shapes = SHAPES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = shapes.get(full_name) {
+        return Some(known);
+    }
+    let new: &'static Shape = Box::leak(Box::new(Shape::new(&crate::pool::message(full_name)?)));
+    shapes.insert(Arc::clone(&new.name), new);
+    Some(new)
 }
 
 // === impl Shape ===
 
 impl Shape {
     fn new(desc: &MessageDescriptor) -> Self {
-        let fields: Vec<Field> = desc.fields().map(Field::new).collect();
-        let mut names = HashMap::with_capacity(fields.len() * 2);
-        for (at, field) in fields.iter().enumerate() {
-            names.insert(field.desc.json_name().to_owned(), at as u16);
-            names.insert(field.desc.name().to_owned(), at as u16);
+        let name: Arc<str> = desc.full_name().into();
+        let mut fields = Vec::with_capacity(desc.fields().len());
+        let mut names = HashMap::with_capacity(fields.capacity() * 2);
+        for (at, field) in desc.fields().enumerate() {
+            names.insert(field.json_name().into(), at as u16);
+            names.insert(field.name().into(), at as u16);
+            fields.push(Field::new(&field, &name));
         }
         let mut oneofs: Vec<Oneof> = Vec::new();
-        let mut fields = fields;
         for oneof in desc.oneofs().filter(|o| !o.is_synthetic()) {
             let numbers: Vec<u32> = oneof.fields().map(|f| f.number()).collect();
             let members: Vec<u16> =
@@ -116,13 +121,19 @@ impl Shape {
             for member in &members {
                 fields[usize::from(*member)].oneof = Some(oneofs.len() as u16);
             }
-            oneofs.push(Oneof { required: rules::oneof_required(&oneof), desc: oneof, members });
+            oneofs.push(Oneof { required: rules::oneof_required(&oneof), name: oneof.name().into(), members });
         }
-        Self { form: form(desc), fields, oneofs, names, unchecked: rules::message_unchecked(desc), desc: desc.clone() }
+        let unchecked = rules::message_unchecked(desc);
+        Self { form: form(&name), package: desc.package_name().len(), name, fields, oneofs, names, unchecked }
     }
 
     pub(crate) fn name(&self) -> &str {
-        self.desc.full_name()
+        &self.name
+    }
+
+    /// The name within the package, of a nested message with those it is nested in.
+    pub(crate) fn local_name(&self) -> &str {
+        self.name[self.package..].trim_start_matches('.')
     }
 
     pub(crate) fn field_named(&self, name: &str) -> Option<usize> {
@@ -138,12 +149,12 @@ impl Shape {
     }
 
     pub(crate) fn field_names(&self) -> impl Iterator<Item = &str> {
-        self.fields.iter().map(|f| f.desc.name())
+        self.fields.iter().map(Field::name)
     }
 }
 
-fn form(desc: &MessageDescriptor) -> Form {
-    let Some(name) = desc.full_name().strip_prefix("google.protobuf.") else { return Form::Object };
+fn form(full_name: &str) -> Form {
+    let Some(name) = full_name.strip_prefix("google.protobuf.") else { return Form::Object };
     match name {
         "Any" => Form::Any,
         "Duration" => Form::Duration,
@@ -161,7 +172,7 @@ fn form(desc: &MessageDescriptor) -> Form {
 // === impl Field ===
 
 impl Field {
-    fn new(desc: FieldDescriptor) -> Self {
+    fn new(desc: &FieldDescriptor, parent: &Arc<str>) -> Self {
         let repeat = if desc.is_map() {
             Repeat::Map
         } else if desc.is_list() {
@@ -170,26 +181,27 @@ impl Field {
             Repeat::One
         };
         Self {
+            name: desc.name().into(),
+            parent: Arc::clone(parent),
             number: desc.number(),
-            kind: desc.kind(),
+            kind: FieldKind::new(&desc.kind()),
             repeat,
             presence: desc.supports_presence(),
             oneof: None,
-            rules: rules::compile(&desc).map(Box::new),
-            deprecated: rules::deprecated(&desc),
-            sensitive: rules::sensitive(&desc),
+            rules: rules::compile(desc).map(Box::new),
+            deprecated: rules::deprecated(desc),
+            sensitive: rules::sensitive(desc),
             message: OnceLock::new(),
-            desc,
         }
     }
 
     pub(crate) fn name(&self) -> &str {
-        self.desc.name()
+        &self.name
     }
 
     /// Numbers, booleans and enums: what a list may pack.
     pub(crate) fn is_number(&self) -> bool {
-        !matches!(self.kind, Kind::Message(_) | Kind::String | Kind::Bytes)
+        !matches!(self.kind, FieldKind::Message(_) | FieldKind::String | FieldKind::Bytes)
     }
 
     /// The next number of a packed list.
@@ -214,7 +226,11 @@ impl Field {
 
     /// The shape of the field's message; None for scalars. Of a map's field it is the entry's.
     pub(crate) fn message(&self) -> Option<&'static Shape> {
-        let Kind::Message(desc) = &self.kind else { return None };
-        Some(*self.message.get_or_init(|| shape(desc)))
+        let FieldKind::Message(name) = &self.kind else { return None };
+        if let Some(known) = self.message.get() {
+            return Some(known);
+        }
+        let found = shape_named(name)?;
+        Some(*self.message.get_or_init(|| found))
     }
 }

@@ -15,10 +15,8 @@
 
 use std::collections::HashMap;
 
-use prost_reflect::Kind;
-
 use crate::diag::nearest;
-use crate::shape::{Field, Shape, shape_named};
+use crate::shape::{Field, FieldKind, Shape, shape_named};
 use crate::wire::Wire;
 
 /// What is implemented of one message.
@@ -158,9 +156,9 @@ fn check_field(shape: &Shape, name: &str, verdict: Verdict, wrong: &mut Vec<Stri
         let near = nearest(name, shape.field_names()).map(|n| format!(", did you mean {n}?"));
         return wrong.push(format!("no field {name} in {}{}", shape.name(), near.unwrap_or_default()));
     };
-    if let (Verdict::OnlyAt(values), Kind::Enum(desc)) = (verdict, &field.kind) {
-        for value in values.iter().filter(|v| desc.get_value_by_name(v).is_none()) {
-            wrong.push(format!("no value {value} in {} ({}.{name})", desc.full_name(), shape.name()));
+    if let (Verdict::OnlyAt(values), FieldKind::Enum(of)) = (verdict, &field.kind) {
+        for value in values.iter().filter(|v| of.number_of(v).is_none()) {
+            wrong.push(format!("no value {value} in {} ({}.{name})", of.name(), shape.name()));
         }
     }
 }
@@ -178,9 +176,9 @@ impl MessageSupport<'_> {
 /// A scalar as it stands in a `values` list.
 pub(crate) fn value_text(field: &Field, value: Wire<'_>) -> String {
     match (&field.kind, value) {
-        (Kind::Bool, Wire::Varint(n)) => (n != 0).to_string(),
-        (Kind::Enum(desc), Wire::Varint(n)) => {
-            desc.get_value(n as i32).map_or_else(|| (n as i32).to_string(), |v| v.name().to_owned())
+        (FieldKind::Bool, Wire::Varint(n)) => (n != 0).to_string(),
+        (FieldKind::Enum(of), Wire::Varint(n)) => {
+            of.name_of(n as i32).map_or_else(|| (n as i32).to_string(), str::to_owned)
         }
         (_, Wire::Bytes(text)) => String::from_utf8_lossy(text).into_owned(),
         (kind, value) => crate::rules::whole(value, kind).map(|n| n.to_string()).unwrap_or_default(),

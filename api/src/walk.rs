@@ -13,7 +13,7 @@ use crate::any;
 use crate::diag::{About, Finding, Findings, Path, Severity};
 use crate::load::LoadOptions;
 use crate::rules::{FieldRules, Rule};
-use crate::shape::{Deprecated, Field, Form, Repeat, Shape, shape};
+use crate::shape::{Deprecated, Field, Form, Repeat, Shape};
 use crate::support::{self, MessageSupport, Support, Verdict};
 use crate::unknown::UnknownFields;
 use crate::wire::{Wire, fields};
@@ -112,7 +112,8 @@ impl<'w> Walk<'w> {
         if !self.pass(&mut pass, bytes) {
             // A field that may be given once came in parts, which protobuf joins: join them, and look again.
             self.findings.truncate(before);
-            let Ok(whole) = DynamicMessage::decode(shape.desc.clone(), bytes) else {
+            let desc = crate::pool::message(shape.name());
+            let Some(whole) = desc.and_then(|desc| DynamicMessage::decode(desc, bytes).ok()) else {
                 return self.tell(Severity::Error, About::Other, path, "is not an encoded message".to_owned());
             };
             pass.counts.fill(0);
@@ -376,19 +377,19 @@ impl<'w> Walk<'w> {
         if url.is_empty() {
             return;
         }
-        match any::descriptor(&url) {
-            Ok(desc) if crate::pool::TYPED_STRUCTS.contains(&desc.full_name()) => {
+        match any::shape_of(&url) {
+            Ok(shape) if crate::pool::TYPED_STRUCTS.contains(&shape.name()) => {
                 self.typed_struct(value, path, scope, depth)
             }
-            Ok(desc) => self.message(value, shape(&desc), path, scope, depth + 1),
+            Ok(shape) => self.message(value, shape, path, scope, depth + 1),
             Err(text) => self.tell(Severity::Error, About::Other, path, text),
         }
     }
 
     fn typed_struct(&mut self, value: &[u8], path: &Path<'_>, scope: Scope, depth: usize) {
         match any::open_typed_struct(value, self.unknown) {
-            Ok((desc, bytes)) => {
-                self.message(&bytes, shape(&desc), &Path::Field(path, "value"), scope, depth + 1);
+            Ok((shape, bytes)) => {
+                self.message(&bytes, shape, &Path::Field(path, "value"), scope, depth + 1);
             }
             Err(text) => self.tell(Severity::Error, About::Other, path, text),
         }

@@ -1,61 +1,60 @@
 //! One scalar of a text to one scalar of protobuf, as lenient as Envoy's reader is seen to be: numbers in quotes, enum
 //! names in any case, booleans as words. What it refuses is refused here.
 
-use prost_reflect::{EnumDescriptor, Kind};
-
 use super::Scalar;
 use crate::diag::nearest;
 use crate::read::{Kind as NodeKind, Node};
+use crate::shape::{EnumShape, FieldKind};
 
 /// The value, or what is wrong with it.
-pub(super) fn scalar<'t>(kind: &Kind, node: Node<'t>) -> Result<Scalar<'t>, String> {
+pub(super) fn scalar<'t>(kind: &FieldKind, node: Node<'t>) -> Result<Scalar<'t>, String> {
     let zigzag = |n: i64| (n << 1 ^ n >> 63) as u64;
     match kind {
-        Kind::Bool => boolean(node).map(|b| Scalar::Varint(u64::from(b))),
-        Kind::Int32 => {
+        FieldKind::Bool => boolean(node).map(|b| Scalar::Varint(u64::from(b))),
+        FieldKind::Int32 => {
             integer(node, "an int32", i32::MIN.into(), i32::MAX.into()).map(|n| Scalar::Varint(n as i64 as u64))
         }
-        Kind::Int64 => {
+        FieldKind::Int64 => {
             integer(node, "an int64", i64::MIN.into(), i64::MAX.into()).map(|n| Scalar::Varint(n as i64 as u64))
         }
-        Kind::Uint32 => integer(node, "a uint32", 0, u32::MAX.into()).map(|n| Scalar::Varint(n as u64)),
-        Kind::Uint64 => integer(node, "a uint64", 0, u64::MAX.into()).map(|n| Scalar::Varint(n as u64)),
-        Kind::Sint32 => {
+        FieldKind::Uint32 => integer(node, "a uint32", 0, u32::MAX.into()).map(|n| Scalar::Varint(n as u64)),
+        FieldKind::Uint64 => integer(node, "a uint64", 0, u64::MAX.into()).map(|n| Scalar::Varint(n as u64)),
+        FieldKind::Sint32 => {
             integer(node, "an int32", i32::MIN.into(), i32::MAX.into()).map(|n| Scalar::Varint(zigzag(n as i64)))
         }
-        Kind::Sint64 => {
+        FieldKind::Sint64 => {
             integer(node, "an int64", i64::MIN.into(), i64::MAX.into()).map(|n| Scalar::Varint(zigzag(n as i64)))
         }
-        Kind::Fixed32 => integer(node, "a uint32", 0, u32::MAX.into()).map(|n| Scalar::Fixed32(n as u32)),
-        Kind::Sfixed32 => {
+        FieldKind::Fixed32 => integer(node, "a uint32", 0, u32::MAX.into()).map(|n| Scalar::Fixed32(n as u32)),
+        FieldKind::Sfixed32 => {
             integer(node, "an int32", i32::MIN.into(), i32::MAX.into()).map(|n| Scalar::Fixed32(n as i32 as u32))
         }
-        Kind::Fixed64 => integer(node, "a uint64", 0, u64::MAX.into()).map(|n| Scalar::Fixed64(n as u64)),
-        Kind::Sfixed64 => {
+        FieldKind::Fixed64 => integer(node, "a uint64", 0, u64::MAX.into()).map(|n| Scalar::Fixed64(n as u64)),
+        FieldKind::Sfixed64 => {
             integer(node, "an int64", i64::MIN.into(), i64::MAX.into()).map(|n| Scalar::Fixed64(n as i64 as u64))
         }
-        Kind::Float => float(node).and_then(|f| {
+        FieldKind::Float => float(node).and_then(|f| {
             if f.is_finite() && f.abs() > f64::from(f32::MAX) {
                 return Err(format!("{} is out of the range of a float", node.describe()));
             }
             Ok(Scalar::Fixed32((f as f32).to_bits()))
         }),
-        Kind::Double => float(node).map(|f| Scalar::Fixed64(f.to_bits())),
-        Kind::String => match node.kind() {
+        FieldKind::Double => float(node).map(|f| Scalar::Fixed64(f.to_bits())),
+        FieldKind::String => match node.kind() {
             NodeKind::Text => Ok(Scalar::Text(node.text())),
             NodeKind::Number | NodeKind::True | NodeKind::False => {
                 Err(format!("expected a string, found {}: put it in quotes", node.describe()))
             }
             _ => Err(format!("expected a string, found {}", node.describe())),
         },
-        Kind::Bytes => match node.kind() {
+        FieldKind::Bytes => match node.kind() {
             NodeKind::Text => base64(node.text())
                 .map(Scalar::Bytes)
                 .ok_or_else(|| format!("expected base64, found {}", node.describe())),
             _ => Err(format!("expected a string of base64, found {}", node.describe())),
         },
-        Kind::Enum(desc) => enumeration(desc, node).map(|n| Scalar::Varint(i64::from(n) as u64)),
-        Kind::Message(_) => Err("expected an object".to_owned()),
+        FieldKind::Enum(of) => enumeration(of, node).map(|n| Scalar::Varint(i64::from(n) as u64)),
+        FieldKind::Message(_) => Err("expected an object".to_owned()),
     }
 }
 
@@ -128,33 +127,28 @@ fn decimal(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().filter(|f| f.is_finite())
 }
 
-fn enumeration(desc: &EnumDescriptor, node: Node<'_>) -> Result<i32, String> {
+fn enumeration(of: &EnumShape, node: Node<'_>) -> Result<i32, String> {
     let text = node.text();
     match node.kind() {
         NodeKind::Number => integer(node, "an int32", i32::MIN.into(), i32::MAX.into()).map(|n| n as i32),
         NodeKind::Text => {
-            if let Some(value) = desc.get_value_by_name(text) {
-                return Ok(value.number());
+            if let Some(number) = of.number_of(text).or_else(|| of.number_of_any_case(text)) {
+                return Ok(number);
             }
-            if let Some(value) = desc.values().find(|v| v.name().eq_ignore_ascii_case(text)) {
-                return Ok(value.number());
-            }
-            text.parse::<i32>().map_err(|_| unknown_value(desc, text))
+            text.parse::<i32>().map_err(|_| unknown_value(of, text))
         }
-        _ => Err(format!("expected a value of {}, found {}", desc.full_name(), node.describe())),
+        _ => Err(format!("expected a value of {}, found {}", of.name(), node.describe())),
     }
 }
 
-fn unknown_value(desc: &EnumDescriptor, text: &str) -> String {
-    let values: Vec<_> = desc.values().collect();
-    let names = || values.iter().map(|v| v.name());
+fn unknown_value(of: &EnumShape, text: &str) -> String {
     let text: String = text.chars().take(60).collect();
-    let mut sentence = format!("unknown value `{text}` for enum {}", desc.full_name());
-    if let Some(near) = nearest(&text, names()) {
+    let mut sentence = format!("unknown value `{text}` for enum {}", of.name());
+    if let Some(near) = nearest(&text, of.names()) {
         sentence.push_str(&format!(", did you mean `{near}`?"));
     }
-    if values.len() <= 12 {
-        sentence.push_str(&format!(" (one of {})", names().collect::<Vec<_>>().join(", ")));
+    if of.names().len() <= 12 {
+        sentence.push_str(&format!(" (one of {})", of.names().collect::<Vec<_>>().join(", ")));
     }
     sentence
 }

@@ -7,7 +7,7 @@ use crate::any;
 use crate::diag::Path;
 use crate::pool::TYPED_STRUCTS;
 use crate::read::{Kind as NodeKind, Node};
-use crate::shape::{Form, Shape, shape};
+use crate::shape::{Form, Shape};
 use crate::wire::{put, put_with};
 
 impl Encoder<'_> {
@@ -111,14 +111,13 @@ impl Encoder<'_> {
         if url.kind() != NodeKind::Text {
             return self.error(url, path, format!("`@type`: expected a string, found {}", url.describe()));
         }
-        let desc = match any::descriptor(url.text()) {
-            Ok(desc) => desc,
+        let inner = match any::shape_of(url.text()) {
+            Ok(inner) => inner,
             Err(text) => return self.error(url, path, text),
         };
-        if TYPED_STRUCTS.contains(&desc.full_name()) {
+        if TYPED_STRUCTS.contains(&inner.name()) {
             return self.typed_struct(node, path, out);
         }
-        let inner = shape(&desc);
         put(out, 1, url.text().as_bytes());
         put_with(out, 2, |out| self.any_value(node, inner, path, out));
     }
@@ -143,14 +142,14 @@ impl Encoder<'_> {
         let Some((_, url)) = entry(["type_url", "typeUrl"]).filter(|(_, url)| url.kind() == NodeKind::Text) else {
             return self.error(node, path, "a TypedStruct needs a `type_url`");
         };
-        let desc = match any::descriptor(url.text()) {
-            Ok(desc) => desc,
+        let inner = match any::shape_of(url.text()) {
+            Ok(inner) => inner,
             Err(text) => return self.error(url, &Path::Field(path, "type_url"), text),
         };
         put(out, 1, url.text().as_bytes());
         put_with(out, 2, |out| {
             if let Some((_, value)) = entry(["value", "value"]).filter(|(_, v)| v.kind() != NodeKind::Null) {
-                self.message(value, shape(&desc), &Path::Field(path, "value"), out);
+                self.message(value, inner, &Path::Field(path, "value"), out);
             }
         });
     }

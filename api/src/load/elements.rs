@@ -142,7 +142,7 @@ impl CutElements<'_, '_> {
 
 impl Cut for CutElements<'_, '_> {
     fn take(&mut self, field: &Field, index: usize, node: Node<'_>) -> bool {
-        if field.desc.parent_message().full_name() != "envoy.config.bootstrap.v3.Bootstrap.StaticResources" {
+        if *field.parent != *"envoy.config.bootstrap.v3.Bootstrap.StaticResources" {
             return false;
         }
         let Some(shape) = field.message().filter(|_| LISTS.iter().any(|(n, _)| *n == field.number)) else {

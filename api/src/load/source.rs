@@ -74,7 +74,8 @@ impl Source {
             Format::Pb => Ok(Some(self.bytes.clone())),
             Format::PbText => {
                 let text = String::from_utf8_lossy(&self.bytes);
-                let message = DynamicMessage::parse_text_format(shape.desc.clone(), &text)
+                let desc = crate::pool::message(shape.name()).expect("the shape was made from it");
+                let message = DynamicMessage::parse_text_format(desc, &text)
                     .map_err(|e| error(&self.name, 0, 0, format!("text format: {e}")))?;
                 Ok(Some(message.encode_to_vec()))
             }

@@ -1,7 +1,6 @@
 //! Rules on things that have an order: numbers, durations, times.
 
-use prost_reflect::Kind;
-
+use crate::shape::FieldKind;
 use crate::wire::Wire;
 
 #[derive(Debug, Clone)]
@@ -76,7 +75,7 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    pub(crate) fn check(&self, value: Wire<'_>, kind: &Kind) -> Option<String> {
+    pub(crate) fn check(&self, value: Wire<'_>, kind: &FieldKind) -> Option<String> {
         match self {
             Self::Whole(bounds) => bounds.check(whole(value, kind)?, i128::to_string),
             Self::Float(bounds) => bounds.check(float(value)?, f64::to_string),
@@ -85,17 +84,17 @@ impl Number {
 }
 
 /// The integer that stands on the wire for a field of this kind.
-pub(crate) fn whole(value: Wire<'_>, kind: &Kind) -> Option<i128> {
+pub(crate) fn whole(value: Wire<'_>, kind: &FieldKind) -> Option<i128> {
     let unzigzag = |n: u64| (n >> 1) as i64 ^ -((n & 1) as i64);
     Some(match (value, kind) {
-        (Wire::Varint(n), Kind::Sint32 | Kind::Sint64) => unzigzag(n).into(),
-        (Wire::Varint(n), Kind::Int32 | Kind::Enum(_)) => (n as i32).into(),
-        (Wire::Varint(n), Kind::Int64) => (n as i64).into(),
-        (Wire::Varint(n), Kind::Uint32) => (n as u32).into(),
+        (Wire::Varint(n), FieldKind::Sint32 | FieldKind::Sint64) => unzigzag(n).into(),
+        (Wire::Varint(n), FieldKind::Int32 | FieldKind::Enum(_)) => (n as i32).into(),
+        (Wire::Varint(n), FieldKind::Int64) => (n as i64).into(),
+        (Wire::Varint(n), FieldKind::Uint32) => (n as u32).into(),
         (Wire::Varint(n), _) => n.into(),
-        (Wire::Fixed64(n), Kind::Sfixed64) => (n as i64).into(),
+        (Wire::Fixed64(n), FieldKind::Sfixed64) => (n as i64).into(),
         (Wire::Fixed64(n), _) => n.into(),
-        (Wire::Fixed32(n), Kind::Sfixed32) => (n as i32).into(),
+        (Wire::Fixed32(n), FieldKind::Sfixed32) => (n as i32).into(),
         (Wire::Fixed32(n), _) => n.into(),
         (Wire::Bytes(_), _) => return None,
     })

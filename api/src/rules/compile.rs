@@ -1,15 +1,15 @@
 //! From the options of a descriptor to rules.
 
-use prost_reflect::{DynamicMessage, FieldDescriptor, MessageDescriptor, OneofDescriptor, Value};
+use prost_reflect::{DynamicMessage, FieldDescriptor, MessageDescriptor, OneofDescriptor, ReflectMessage, Value};
 
 use super::bounds::{Bounds, Number};
 use super::text::{BytesRule, Format, Pattern, TextRule};
 use super::{AnyRule, EnumRule, FieldRules, ListRule, MapRule, Rule, TimestampRule};
-use crate::pool::pool;
 use crate::shape::Deprecated;
 
 fn extension(options: &DynamicMessage, name: &str) -> Option<Value> {
-    let extension = pool().get_extension_by_name(name)?;
+    let descriptor = options.descriptor();
+    let extension = descriptor.parent_pool().get_extension_by_name(name)?;
     options.has_extension(&extension).then(|| options.get_extension(&extension).into_owned())
 }
 

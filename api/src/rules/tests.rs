@@ -12,15 +12,15 @@ fn rules(text: &str) -> FieldRules {
 
 /// The sentence, or "" where the value fits.
 fn text(rule: &str, value: &str) -> String {
-    rules(&format!("string {{ {rule} }}")).scalar(Wire::Bytes(value.as_bytes()), &Kind::String).unwrap_or_default()
+    rules(&format!("string {{ {rule} }}")).scalar(Wire::Bytes(value.as_bytes()), &FieldKind::String).unwrap_or_default()
 }
 
 fn bytes(rule: &str, value: &[u8]) -> String {
-    rules(&format!("bytes {{ {rule} }}")).scalar(Wire::Bytes(value), &Kind::Bytes).unwrap_or_default()
+    rules(&format!("bytes {{ {rule} }}")).scalar(Wire::Bytes(value), &FieldKind::Bytes).unwrap_or_default()
 }
 
 fn uint(rule: &str, value: u64) -> String {
-    rules(&format!("uint32 {{ {rule} }}")).scalar(Wire::Varint(value), &Kind::Uint32).unwrap_or_default()
+    rules(&format!("uint32 {{ {rule} }}")).scalar(Wire::Varint(value), &FieldKind::Uint32).unwrap_or_default()
 }
 
 #[test]
@@ -37,16 +37,16 @@ fn numbers_are_held_to_their_bounds() {
     assert_eq!(uint("not_in: [1, 2]", 2), "must not be one of 1, 2");
     assert_eq!(uint("gte: 5 ignore_empty: true", 0), "");
     let signed = rules("int64 { lt: -1 }");
-    assert!(signed.scalar(Wire::Varint(-1i64 as u64), &Kind::Int64).is_some());
-    assert!(signed.scalar(Wire::Varint(-2i64 as u64), &Kind::Int64).is_none());
+    assert!(signed.scalar(Wire::Varint(-1i64 as u64), &FieldKind::Int64).is_some());
+    assert!(signed.scalar(Wire::Varint(-2i64 as u64), &FieldKind::Int64).is_none());
     let zigzag = rules("sint32 { gte: 0 }");
-    assert!(zigzag.scalar(Wire::Varint(1), &Kind::Sint32).is_some(), "1 is -1 in zigzag");
+    assert!(zigzag.scalar(Wire::Varint(1), &FieldKind::Sint32).is_some(), "1 is -1 in zigzag");
     let float = rules("double { gte: 0 lte: 100 }");
-    assert!(float.scalar(Wire::Fixed64(100.5f64.to_bits()), &Kind::Double).is_some());
-    assert!(float.scalar(Wire::Fixed64(99.5f64.to_bits()), &Kind::Double).is_none());
+    assert!(float.scalar(Wire::Fixed64(100.5f64.to_bits()), &FieldKind::Double).is_some());
+    assert!(float.scalar(Wire::Fixed64(99.5f64.to_bits()), &FieldKind::Double).is_none());
     let float = rules("float { gt: 0 }");
-    assert!(float.scalar_default(&Kind::Float).is_some());
-    assert!(rules("bool { const: true }").scalar_default(&Kind::Bool).is_some());
+    assert!(float.scalar_default(&FieldKind::Float).is_some());
+    assert!(rules("bool { const: true }").scalar_default(&FieldKind::Bool).is_some());
 }
 
 #[test]
@@ -120,7 +120,8 @@ fn bytes_are_held_to_lengths_and_parts() {
 
 #[test]
 fn enums_durations_times_lists_maps_and_any_are_held_to_theirs() {
-    let policy = Kind::Enum(crate::pool::pool().get_enum_by_name("envoy.config.cluster.v3.Cluster.LbPolicy").unwrap());
+    let policy = crate::pool::pool().get_enum_by_name("envoy.config.cluster.v3.Cluster.LbPolicy").unwrap();
+    let policy = FieldKind::new(&Kind::Enum(policy));
     let defined = rules("enum { defined_only: true }");
     assert_eq!(defined.scalar(Wire::Varint(1), &policy), None);
     assert!(defined.scalar(Wire::Varint(99), &policy).unwrap().ends_with("is 99"));
@@ -165,7 +166,7 @@ fn enums_durations_times_lists_maps_and_any_are_held_to_theirs() {
 fn every_rule_of_the_vocabulary_is_understood() {
     let mut rules = 0;
     for desc in crate::pool::pool().all_messages() {
-        let shape = crate::shape::shape(&desc);
+        let shape = crate::shape::shape_named(desc.full_name()).unwrap();
         assert!(shape.fields.len() <= 256, "{}: the sets of seen fields have 256 places", shape.name());
         for found in shape.fields.iter().filter_map(|f| f.rules.as_deref()) {
             rules += 1;

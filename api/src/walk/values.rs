@@ -32,8 +32,7 @@ pub(super) fn rule_name(shape: &Shape, field: &str) -> String {
         camel.push_str(chars.as_str());
     }
     // Nested messages: `Cluster_RingHashLbConfig`.
-    let name = shape.name().strip_prefix(shape.desc.package_name()).unwrap_or(shape.name());
-    format!("{}ValidationError.{camel}", name.trim_start_matches('.').replace('.', "_"))
+    format!("{}ValidationError.{camel}", shape.local_name().replace('.', "_"))
 }
 
 pub(super) fn fits(field: &Field, value: Wire<'_>) -> bool {

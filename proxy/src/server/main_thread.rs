@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::bootstrap::v3::{Bootstrap, bootstrap::StatsFlush};
+use nuncio_api::release_pool;
 use nuncio_core::net::Address;
 use nuncio_core::stats::Store;
 use nuncio_core::stats::lists::server;
@@ -111,12 +112,21 @@ async fn serve(
                     started(live);
                 }
                 // The text of the configuration and what was made on the way to it are garbage by now.
+                release_pool();
                 trim_memory();
                 if mode == Mode::InitOnly {
                     return main.end("initialized, as --mode init_only asks");
                 }
             }
-            _ = flush.tick(), if flushes => main.flusher.flush(),
+            _ = flush.tick() => {
+                if flushes {
+                    main.flusher.flush();
+                }
+                // An update or a page may have needed the descriptors again.
+                if started.is_none() && release_pool() {
+                    trim_memory();
+                }
+            }
         }
     }
 }
