@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nuncio_api::pb::envoy::extensions::filters::http::set_metadata::v3 as pb;
-use nuncio_api::pb::google::protobuf::{Any as ProtoAny, Struct, Value, value::Kind};
+use nuncio_api::pb::google::protobuf::{Any as ProtoAny, Struct, value::Kind};
 use nuncio_api::support::Entry;
 use nuncio_api::{supports, unpack};
 use nuncio_core::error::ConfigError;
@@ -107,7 +107,7 @@ impl DecodeFilter for Filter {
 /// Structs are merged, lists grow, everything else is replaced.
 fn update(target: &mut Struct, with: &Struct) {
     for (key, value) in &with.fields {
-        let old = target.fields.entry(key.clone()).or_insert_with(Value::default);
+        let old = target.fields.entry(key.clone()).or_default();
         match (&mut old.kind, &value.kind) {
             (Some(Kind::StructValue(old)), Some(Kind::StructValue(new))) => update(old, new),
             (Some(Kind::ListValue(old)), Some(Kind::ListValue(new))) => old.values.extend(new.values.iter().cloned()),

@@ -265,7 +265,7 @@ impl PrioritiesTried {
         if tried < every {
             return None;
         }
-        if tried % every == 0 {
+        if tried.is_multiple_of(every) {
             self.excluded.resize(hosts.priorities.len(), false);
             for host in &self.hosts {
                 if let Some(excluded) = self.excluded.get_mut(host.priority() as usize) {
