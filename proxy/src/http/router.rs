@@ -9,6 +9,7 @@
 //! - `mutations`: header changes of all levels
 //! - `filter`: the terminal filter; `upstream_request`: one attempt; `failure`: why one failed
 //! - `timeouts`, `attempt_timers`, `retry_state`, `replay`: how long, how often, and with which bytes
+//! - `shadow`: copies for other clusters; `internal_redirect`: redirects that are followed here
 //! - `tally`: where a request is counted
 //! - `rewrite`, `redirect`, `direct_response`, `weighted`, `filter_config`: the rest of a route
 
@@ -20,6 +21,7 @@ mod failure;
 mod filter;
 mod filter_config;
 mod hash_policy;
+mod internal_redirect;
 mod mutations;
 mod names;
 mod path_index;
@@ -31,6 +33,7 @@ mod retry_state;
 mod rewrite;
 mod route;
 mod route_match;
+mod shadow;
 mod table;
 mod tally;
 mod timeouts;
@@ -87,6 +90,12 @@ pub static SUPPORTED: &[&Entry] = &[
     &filter::OMIT_METADATA,
     &filter::PREVIOUS_PRIORITIES,
     &filter::HEDGE,
+    &filter::MIRROR,
+    &filter::INTERNAL_REDIRECT,
+    &filter::PREVIOUS_ROUTES,
+    &filter::SAFE_CROSS_SCHEME,
+    &filter::ALLOW_LISTED,
+    &filter::CONFIG,
     &filter::VIRTUAL_CLUSTER,
     &filter_config::FILTER_CONFIG,
     &mutations::OPTION,

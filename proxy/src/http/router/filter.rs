@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
-use nuncio_core::http::{LocalReply, RequestHead, ResponseHead, RouteView, StreamControl};
+use nuncio_core::http::{HeaderMap, LocalReply, RequestHead, ResponseHead, RouteView, StreamControl};
 use nuncio_core::stats::lists::http as http_stat;
 use nuncio_core::stream_info::ResponseFlag;
 use tokio::time::Instant;
 
+use super::internal_redirect::Redirects;
 use super::replay::Kept;
 use super::retry_state::RetryState;
 use super::tally::{Apart, Tally};
@@ -34,7 +35,8 @@ pub use verdicts::{Expired, Heard, Next};
 
 supports!(pub(super) ACTION = "envoy.config.route.v3.RouteAction" {
     idle_timeout, max_stream_duration, max_grpc_timeout, grpc_timeout_offset, priority, hash_policy, retry_policy,
-    hedge_policy
+    hedge_policy, request_mirror_policies, auto_host_rewrite, internal_redirect_policy, internal_redirect_action,
+    max_internal_redirects
 });
 supports!(pub(super) ROUTE = "envoy.config.route.v3.Route" {
     per_request_buffer_limit_bytes, request_body_buffer_limit, stat_prefix
@@ -67,6 +69,21 @@ supports!(pub(super) HEDGE = "envoy.config.route.v3.HedgePolicy" {
     initial_requests: "Envoy 1.40 does not read it either",
     additional_request_chance: "Envoy 1.40 does not read it either",
 });
+supports!(pub(super) MIRROR = "envoy.config.route.v3.RouteAction.RequestMirrorPolicy" {
+    cluster, cluster_header, runtime_fraction, disable_shadow_host_suffix_append, host_rewrite_literal
+} noop {
+    trace_sampled: "no tracer is implemented",
+});
+supports!(pub(super) INTERNAL_REDIRECT = "envoy.config.route.v3.InternalRedirectPolicy" {
+    max_internal_redirects, redirect_response_codes, predicates, allow_cross_scheme_redirect, response_headers_to_copy
+});
+supports!(pub(super) PREVIOUS_ROUTES =
+    "envoy.extensions.internal_redirect.previous_routes.v3.PreviousRoutesConfig" {});
+supports!(pub(super) SAFE_CROSS_SCHEME =
+    "envoy.extensions.internal_redirect.safe_cross_scheme.v3.SafeCrossSchemeConfig" {});
+supports!(pub(super) ALLOW_LISTED =
+    "envoy.extensions.internal_redirect.allow_listed_routes.v3.AllowListedRoutesConfig" { allowed_route_names });
+supports!(pub(super) CONFIG = "envoy.config.route.v3.RouteConfiguration" { request_mirror_policies });
 supports!(pub(super) VIRTUAL_CLUSTER = "envoy.config.route.v3.VirtualCluster" { name, headers });
 supports!(pub(super) HASH_POLICY = "envoy.config.route.v3.RouteAction.HashPolicy" {
     header, cookie, connection_properties, query_parameter, filter_state, terminal
@@ -81,7 +98,7 @@ supports!(pub(super) HASH_QUERY = "envoy.config.route.v3.RouteAction.HashPolicy.
 supports!(pub(super) HASH_STATE = "envoy.config.route.v3.RouteAction.HashPolicy.FilterState" { key });
 supports!(pub(super) HOST = "envoy.config.route.v3.VirtualHost" {
     include_request_attempt_count, include_attempt_count_in_response, include_is_timeout_retry_header, retry_policy,
-    hedge_policy, virtual_clusters, per_request_buffer_limit_bytes, request_body_buffer_limit
+    hedge_policy, virtual_clusters, per_request_buffer_limit_bytes, request_body_buffer_limit, request_mirror_policies
 });
 
 /// A stream's routing state.
@@ -111,6 +128,12 @@ pub struct Router {
     request_sent: bool,
     /// What was sent of the body.
     kept: Kept,
+    /// The mirrors that get a copy, by their place in the route's list, and the head that they get.
+    mirrored: Vec<usize>,
+    original: Option<Box<RequestHead>>,
+    trailers_to_mirror: Option<HeaderMap>,
+    /// Redirects of upstreams that were followed.
+    redirects: Redirects,
     timeouts: Timeouts,
     /// When the last byte of the request came.
     request_end: Option<Instant>,
@@ -127,17 +150,7 @@ pub struct Router {
 impl Router {
     /// Matches the route for the head as it is now. Returns which filters it disables, a bit each.
     pub fn select(&mut self, request: &RequestHead, control: &StreamControl, manager: &HttpConnectionManager) -> u64 {
-        let connection = control.connection();
-        let route = {
-            let info = control.info();
-            let context = MatchContext {
-                random: manager.worker.context.rng.u64(),
-                runtime: &*manager.runtime,
-                connection: connection.as_deref(),
-                info: Some(&info),
-            };
-            manager.config.routes.find(request, &context).cloned()
-        };
+        let route = self.find(request, control, manager);
         let skip = manager.disabled_filters(route.as_deref());
         let mut info = control.info_mut();
         info.route_name = route.as_ref().and_then(|r| r.shared_name().cloned());
@@ -145,6 +158,23 @@ impl Router {
         *control.state().route.borrow_mut() = route.clone().map(|r| r as Arc<dyn RouteView>);
         self.route = route;
         skip
+    }
+
+    fn find(
+        &self,
+        request: &RequestHead,
+        control: &StreamControl,
+        manager: &HttpConnectionManager,
+    ) -> Option<Arc<Route>> {
+        let connection = control.connection();
+        let info = control.info();
+        let context = MatchContext {
+            random: manager.worker.context.rng.u64(),
+            runtime: &*manager.runtime,
+            connection: connection.as_deref(),
+            info: Some(&info),
+        };
+        manager.config.routes.find(request, &context).cloned()
     }
 
     /// The route's own `idle_timeout`, if it has one: `Some(None)` switches it off.
@@ -230,11 +260,28 @@ impl Router {
         manager
             .with_scratch(control, |context, scratch| route.finalize_request(request, context, keep_original, scratch));
         self.retry = RetryState::new(retry, &mut request.headers);
-        if self.retry.as_ref().is_some_and(RetryState::is_enabled) {
+        self.choose_mirrors(route, request, manager);
+        let keep = self.retry.as_ref().is_some_and(RetryState::is_enabled)
+            || !self.mirrored.is_empty()
+            || policy.internal_redirect.is_some();
+        if keep {
             self.kept.start(body_limit(route, manager));
         }
         self.cluster = Some(cluster);
         None
+    }
+
+    fn choose_mirrors(&mut self, route: &Route, request: &RequestHead, manager: &HttpConnectionManager) {
+        let mirrors = route.mirrors();
+        if mirrors.is_empty() || request.method() == b"CONNECT" {
+            return;
+        }
+        let random = manager.worker.context.rng.u64();
+        let chosen = mirrors.iter().enumerate().filter(|(_, mirror)| mirror.applies(&*manager.runtime, random));
+        self.mirrored.extend(chosen.map(|(at, _)| at));
+        if !self.mirrored.is_empty() {
+            self.original = Some(Box::new(request.clone()));
+        }
     }
 
     fn count_apart(
@@ -293,6 +340,16 @@ impl Router {
             raced: std::mem::take(&mut self.raced),
             ..Self::default()
         };
+    }
+
+    /// The request begins again as what a redirect made of it. Returns its body.
+    pub fn start_over(&mut self, buffers: &Buffers) -> Vec<u8> {
+        let body = self.kept.take();
+        let redirects = std::mem::take(&mut self.redirects);
+        let internal = self.internal;
+        self.reset(buffers);
+        (self.redirects, self.internal) = (redirects, internal);
+        body
     }
 }
 

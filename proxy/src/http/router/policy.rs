@@ -32,8 +32,6 @@ supports!(pub(super) ACTION = "envoy.config.route.v3.RouteAction" {
     append_x_forwarded_host, timeout
 } noop {
     early_data_policy: "no early data is accepted"
-} values {
-    internal_redirect_action: ["PASS_THROUGH_INTERNAL_REDIRECT"]
 });
 
 /// Envoy's route timeout if nothing is said.

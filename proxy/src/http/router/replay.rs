@@ -48,6 +48,11 @@ impl Kept {
         !self.lost
     }
 
+    /// All of it; nothing is kept any more.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

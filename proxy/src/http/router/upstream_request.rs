@@ -320,12 +320,16 @@ impl UpstreamRequest {
         self.state = State::Over;
     }
 
-    /// A response that nobody wants: counts against the host whatever its status is. Its connection serves others only
-    /// if there is nothing left to read.
+    /// A response that nobody wants: counts against the host whatever its status is.
     pub fn discard(&mut self) {
         if let Some(host) = &self.host {
             host.load.request_failed();
         }
+        self.set_aside();
+    }
+
+    /// The rest of the response is not read: its connection serves others only if there is none.
+    pub fn set_aside(&mut self) {
         if let State::Open(conn) = std::mem::replace(&mut self.state, State::Over)
             && conn.response_complete()
         {

@@ -27,7 +27,7 @@ impl ActiveStream {
                 }
                 None => {
                     if self.request.framing.is_none() && self.collected.is_empty() {
-                        self.router.request_complete(self.control.now());
+                        self.router.request_complete(None, &self.control, manager);
                     }
                     self.decode = Decode::Open;
                 }
@@ -39,13 +39,13 @@ impl ActiveStream {
             Decode::Body => ready!(self.poll_body(cx, down, manager, scratch)),
             Decode::Trailers => {
                 let Some(trailers) = self.request_trailers.as_mut() else {
-                    self.request_sent();
+                    self.request_sent(manager);
                     return Poll::Ready(());
                 };
                 match ready!(self.decode_chain.poll_trailers(cx, trailers, &mut self.request, &self.control)) {
                     DataOutcome::Reply(reply) => self.reply(*reply),
                     DataOutcome::Passed(_) => match self.router.send_trailers(trailers, &manager.worker.buffers) {
-                        Ok(()) => self.request_sent(),
+                        Ok(()) => self.request_sent(manager),
                         Err(failure) => self.upstream_failed(failure, manager),
                     },
                 }
@@ -112,11 +112,11 @@ impl ActiveStream {
             return self.upstream_failed(failure, manager);
         }
         if bodiless {
-            return self.request_sent();
+            return self.request_sent(manager);
         }
         match self.router.replay(cx, buffers, self.request_trailers.as_ref()) {
             Ok(false) => self.decode = Decode::Body,
-            Ok(true) => return self.request_sent(),
+            Ok(true) => return self.request_sent(manager),
             Err(failure) => return self.upstream_failed(failure, manager),
         }
         if self.collected.is_empty() {
@@ -154,7 +154,7 @@ impl ActiveStream {
         }
         if self.request_ended {
             match self.router.send_end(cx, buffers) {
-                Ok(()) => self.request_sent(),
+                Ok(()) => self.request_sent(manager),
                 Err(failure) => self.upstream_failed(failure, manager),
             }
             return Poll::Ready(());
@@ -203,7 +203,7 @@ impl ActiveStream {
         }
     }
 
-    fn request_sent(&mut self) {
+    fn request_sent(&mut self, manager: &HttpConnectionManager) {
         self.decode = Decode::Done;
         self.request_deadline = None;
         let now = self.control.now();
@@ -211,7 +211,7 @@ impl ActiveStream {
         info.timings.last_downstream_rx.get_or_insert(now);
         info.timings.last_upstream_tx = Some(now);
         drop(info);
-        self.router.request_complete(now);
+        self.router.request_complete(self.request_trailers.as_ref(), &self.control, manager);
     }
 
     /// The client's body is not what its head promised.

@@ -63,7 +63,7 @@ impl ActiveStream {
 
     /// A final head of an upstream: the client gets it, or another attempt is made or waited for.
     fn response_heard(&mut self, manager: &HttpConnectionManager) {
-        match self.router.judge(&self.response, &self.control, manager) {
+        match self.router.judge(&self.response, &mut self.request, &self.control, manager) {
             Heard::Pass => {
                 if matches!(self.decode, Decode::Open) {
                     // An earlier attempt was faster than the one that was to replace it.
@@ -75,6 +75,7 @@ impl ActiveStream {
             }
             Heard::Again => self.decode = Decode::Open,
             Heard::Wait => {}
+            Heard::Redirect => self.start_over(manager),
         }
         self.response.clear();
     }

@@ -128,25 +128,73 @@ impl ActiveStream {
             let status = info.response_code.unwrap_or(0);
             manager.count_response(status, now.duration_since(info.start));
         }
-        if !manager.loggers.is_empty() {
-            let connection = self.control.connection();
-            let info = self.control.info();
-            let route = self.control.route();
-            let record = LogContext {
-                request: Some(&self.request),
-                response: Some(&self.response),
-                trailers: self.response_trailers.as_ref(),
-                connection: connection.as_deref(),
-                log_type: LogType::DownstreamEnd,
-                route: route.as_deref(),
-                rng: Some(&manager.worker.context.rng),
-                ..LogContext::new(&info)
-            };
-            manager.loggers.iter().for_each(|logger| logger.log(&record));
-        }
+        self.log(manager);
         self.decode_chain.reset(&self.control);
         self.encode_chain.reset(&self.control);
         self.recycle(manager);
+    }
+
+    fn log(&self, manager: &HttpConnectionManager) {
+        if manager.loggers.is_empty() {
+            return;
+        }
+        let connection = self.control.connection();
+        let info = self.control.info();
+        let route = self.control.route();
+        let record = LogContext {
+            request: Some(&self.request),
+            response: Some(&self.response),
+            trailers: self.response_trailers.as_ref(),
+            connection: connection.as_deref(),
+            log_type: LogType::DownstreamEnd,
+            route: route.as_deref(),
+            rng: Some(&manager.worker.context.rng),
+            ..LogContext::new(&info)
+        };
+        manager.loggers.iter().for_each(|logger| logger.log(&record));
+    }
+
+    /// An upstream's redirect is followed: the request, which says by now where it goes, begins anew with its filters,
+    /// and is logged as if it were two.
+    pub(super) fn start_over(&mut self, manager: &HttpConnectionManager) {
+        let now = self.control.now();
+        {
+            let mut info = self.control.info_mut();
+            info.response_code = Some(self.response.status);
+            info.set_details("internal_redirect");
+            info.timings.end = Some(now);
+        }
+        self.log(manager);
+        self.decode_chain.reset(&self.control);
+        self.encode_chain.reset(&self.control);
+        self.response.clear();
+        manager.stats.inc(stat::DOWNSTREAM_RQ_TOTAL);
+        manager.stats.inc(match self.request.version {
+            Version::Http2 => stat::DOWNSTREAM_RQ_HTTP2_TOTAL,
+            Version::Http10 | Version::Http11 => stat::DOWNSTREAM_RQ_HTTP1_TOTAL,
+        });
+        let mut fresh = StreamInfo::new(manager.worker.context.clock.now(), now);
+        {
+            let mut info = self.control.info_mut();
+            fresh.stream_id = manager.worker.context.rng.u64();
+            fresh.protocol = info.protocol;
+            fresh.remote_address = info.remote_address.take();
+            fresh.bytes_received = info.bytes_received;
+            fresh.downstream_header_bytes_received = self.request.headers.byte_size() as u64;
+            fresh.timings.last_downstream_rx = Some(now);
+            std::mem::swap(&mut fresh.filter_state, &mut info.filter_state);
+            *info = fresh;
+        }
+        let body = self.router.start_over(&manager.worker.buffers);
+        if self.request.framing.is_none() {
+            self.request_trailers = None;
+            manager.worker.buffers.give(body);
+        } else {
+            self.collected = body;
+            self.request_ended = true;
+        }
+        self.decode = Decode::Head;
+        self.find_route(manager);
     }
 
     fn recycle(&mut self, manager: &HttpConnectionManager) {

@@ -2,6 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, StreamControl};
 use nuncio_core::stats::lists::vhost as vhost_stat;
 use nuncio_core::upstream::{Choice, Host, LbContext};
@@ -9,6 +10,7 @@ use tokio::time::Instant;
 
 use super::super::failure::{Failure, Reset};
 use super::super::rewrite::set_authority;
+use super::super::shadow;
 use super::Router;
 use crate::codec::{Body, Buffers};
 use crate::http::conn_manager::HttpConnectionManager;
@@ -41,6 +43,7 @@ impl Router {
             let choice = self.choose(&cluster);
             let downstream = control.info().protocol.unwrap_or_default();
             self.upstream.begin(&cluster, priority, choice, downstream)?;
+            self.mirror(control, manager);
         }
         let opened = ready!(self.upstream.poll_open(cx, &cluster, priority, control));
         if let (Some(retry), Some(host)) = (&mut self.retry, self.upstream.host()) {
@@ -192,14 +195,41 @@ impl Router {
     }
 
     /// All of the request has come: the route's timeout begins, and that of the attempt.
-    pub fn request_complete(&mut self, now: Instant) {
+    pub fn request_complete(
+        &mut self,
+        trailers: Option<&HeaderMap>,
+        control: &StreamControl,
+        manager: &HttpConnectionManager,
+    ) {
         if self.request_end.is_some() {
             return;
         }
+        let now = control.now();
         self.request_end = Some(now);
         self.deadline = self.timeouts.global.map(|d| now + d);
+        self.trailers_to_mirror = trailers.filter(|_| !self.mirrored.is_empty()).cloned();
         if self.upstream.is_under_way() && self.upstream.is_sent() {
             self.upstream.timers.start(now, &self.timeouts);
+            self.mirror(control, manager);
+        }
+    }
+
+    /// Copies go out once the request is complete and has somewhere to go.
+    fn mirror(&mut self, control: &StreamControl, manager: &HttpConnectionManager) {
+        if self.mirrored.is_empty() || self.request_end.is_none() {
+            return;
+        }
+        let (Some(route), Some(head)) = (&self.route, self.original.take()) else { return };
+        let original = shadow::Original {
+            head: *head,
+            body: Bytes::copy_from_slice(self.kept.bytes()),
+            trailers: self.trailers_to_mirror.take(),
+            timeout: self.timeouts.global,
+            connection: control.connection().map_or(0, |connection| connection.id),
+        };
+        let mirrors = route.mirrors();
+        for mirror in self.mirrored.drain(..).filter_map(|at| mirrors.get(at)) {
+            shadow::send(mirror, &original, manager.config.local_ip, &manager.worker);
         }
     }
 

@@ -10,7 +10,10 @@ use nuncio_core::stream_info::{Attempt, ResponseFlag};
 use tokio::time::Instant;
 
 use super::super::failure::{Failure, Reset};
+use super::super::internal_redirect::Refusal;
+use super::super::policy::InternalRedirectPolicy;
 use super::super::retry_state::RetryStatus;
+use super::super::route::Route;
 use super::super::upstream_request::UpstreamRequest;
 use super::Router;
 use crate::http::conn_manager::HttpConnectionManager;
@@ -24,6 +27,8 @@ pub enum Heard {
     Again,
     /// Another attempt may still bring a better one.
     Wait,
+    /// The request was changed by it and begins again.
+    Redirect,
 }
 
 /// After a failure.
@@ -50,8 +55,15 @@ impl Router {
     // === after a response ===
 
     /// A final head has come: taken for the client, or not.
-    pub fn judge(&mut self, head: &ResponseHead, control: &StreamControl, manager: &HttpConnectionManager) -> Heard {
+    pub fn judge(
+        &mut self,
+        head: &ResponseHead,
+        request: &mut RequestHead,
+        control: &StreamControl,
+        manager: &HttpConnectionManager,
+    ) -> Heard {
         let raced = self.answering.take();
+        let mut unwanted = false;
         if let Some(mut retry) = self.retry.take() {
             let context = &manager.worker.context;
             let status = match (raced, self.tally()) {
@@ -72,13 +84,22 @@ impl Router {
             if raced.is_none() {
                 flag(status, control);
             }
-            if status != RetryStatus::No && self.others_under_way(raced) {
-                match raced {
-                    Some(at) => self.raced.swap_remove(at).discard(),
-                    None => self.upstream.discard(),
-                }
-                return Heard::Wait;
+            unwanted = status != RetryStatus::No;
+        }
+        if self.redirects(head, request, control, manager) {
+            match raced {
+                Some(at) => self.raced.swap_remove(at).set_aside(),
+                None => self.upstream.set_aside(),
             }
+            self.abandon();
+            return Heard::Redirect;
+        }
+        if unwanted && self.others_under_way(raced) {
+            match raced {
+                Some(at) => self.raced.swap_remove(at).discard(),
+                None => self.upstream.discard(),
+            }
+            return Heard::Wait;
         }
         if let Some(at) = raced {
             std::mem::swap(&mut self.upstream, &mut self.raced[at]);
@@ -90,6 +111,63 @@ impl Router {
         self.accepted = true;
         self.upstream.timers.answered();
         Heard::Pass
+    }
+
+    /// The response is a redirect that is followed here; the request has become what it asks for.
+    fn redirects(
+        &mut self,
+        head: &ResponseHead,
+        request: &mut RequestHead,
+        control: &StreamControl,
+        manager: &HttpConnectionManager,
+    ) -> bool {
+        let Some(route) = self.route.clone() else { return false };
+        let Some(policy) = route.policy().and_then(|p| p.internal_redirect.as_ref()) else { return false };
+        if !policy.follows(head.status) {
+            return false;
+        }
+        let refused = self.redirect(&route, policy, head, request, control, manager).err();
+        if let Some(cluster) = &self.cluster {
+            cluster.stats().rare.inc(match refused {
+                None => stat::UPSTREAM_INTERNAL_REDIRECT_SUCCEEDED_TOTAL,
+                Some(_) => stat::UPSTREAM_INTERNAL_REDIRECT_FAILED_TOTAL,
+            });
+        }
+        if let Some(Some(reason)) = refused {
+            manager.router.inc(reason.counter());
+        }
+        refused.is_none()
+    }
+
+    fn redirect(
+        &mut self,
+        route: &Route,
+        policy: &InternalRedirectPolicy,
+        head: &ResponseHead,
+        request: &mut RequestHead,
+        control: &StreamControl,
+        manager: &HttpConnectionManager,
+    ) -> Result<(), Option<Refusal>> {
+        // The whole request is needed again.
+        if self.request_end.is_none() || !self.kept.is_whole() || !head.headers.contains("location") {
+            return Err(None);
+        }
+        let saved = self.redirects.begin(policy, request, head).map_err(Some)?;
+        let target = self.find(request, control, manager);
+        let name = |route: &Route| route.shared_name().cloned().unwrap_or_default();
+        let refused = match target {
+            None => Some(Refusal::NoRoute),
+            Some(target) => {
+                let admitted = self.redirects.admits(policy, (&name(route), &name(&target)), &saved, request);
+                (!admitted).then_some(Refusal::Predicate)
+            }
+        };
+        if let Some(reason) = refused {
+            saved.restore(request);
+            return Err(Some(reason));
+        }
+        self.redirects.finish(request, head.status, &saved);
+        Ok(())
     }
 
     /// Some attempt beside this one may still answer.
@@ -254,7 +332,9 @@ impl Router {
     /// More of the body was sent than may be kept: whatever happens now is what the client gets.
     pub(super) fn abandon_retries(&mut self) {
         self.retry = None;
-        tracing::debug!(target: "router", "the request is longer than what may be kept of it: it is not retried");
+        self.mirrored.clear();
+        self.original = None;
+        tracing::debug!(target: "router", "the request is longer than what may be kept: no retries, no mirrors");
         if let Some(cluster) = &self.cluster {
             cluster.stats().retries.inc(stat::RETRY_OR_SHADOW_ABANDONED);
         }
