@@ -46,6 +46,7 @@ pub mod local_reply_config;
 pub mod path;
 pub mod stream;
 pub mod stream_task;
+pub mod upgrade;
 
 pub use factory::SUPPORTED;
 
@@ -136,15 +137,7 @@ impl HttpConnectionManager {
 
     /// What no filter and no route may see: refused before anything else.
     pub fn check_request(&self, head: &mut RequestHead) -> Option<LocalReply> {
-        // No upgrade is configured, so none is allowed; CONNECT is one.
-        if let Some(reply) = self.normalize_path(head) {
-            return Some(reply);
-        }
-        if head.headers.contains("upgrade") || head.method() == b"CONNECT" {
-            self.failures.inc(stat::DOWNSTREAM_RQ_WS_ON_NON_WS_ROUTE);
-            return Some(LocalReply::new(403, "upgrade_failed"));
-        }
-        None
+        self.normalize_path(head)
     }
 
     /// Runs `apply` with what formatters may know of the stream, and the worker's scratch for values.

@@ -49,7 +49,8 @@ pub use filter_config::{FilterConfig, ReadFilterConfig};
 pub use hash_policy::{HashInput, HashPolicy};
 pub use mutations::Scratch;
 pub use policy::{
-    ForwardPolicy, InternalRedirectPolicy, MaxStreamDuration, Mirror, MirrorTarget, RedirectPredicate, Upgrade,
+    ForwardPolicy, InternalRedirectPolicy, MaxStreamDuration, Mirror, MirrorTarget, RedirectPredicate,
+    Upgrade as RouteUpgrade,
 };
 pub use retry::{
     BackOff, HedgePolicy, HostPredicate, PreviousPriorities, RateLimitedBackOff, ResetFormat, RetryOn, RetryPolicy,
@@ -70,6 +71,8 @@ pub static SUPPORTED: &[&Entry] = &[
     &direct_response::FORMAT,
     &filter::ACTION,
     &filter::MAX_STREAM_DURATION,
+    &filter::UPGRADE,
+    &filter::CONNECT_CONFIG,
     &filter::HASH_POLICY,
     &filter::HASH_HEADER,
     &filter::HASH_COOKIE,

@@ -30,7 +30,6 @@ use super::snapshot::{ClusterSnapshot, ClusterUpdate};
 use super::worker::ConnectionIds;
 use crate::codec::Buffers;
 use crate::codec::http1::ClientOptions;
-use crate::codec::http2;
 
 /// What pools use of their thread.
 pub struct ClusterContext {
@@ -174,7 +173,6 @@ pub struct ClusterLocal {
     breakers: Arc<CircuitBreakers>,
     stats: Rc<ClusterStats>,
     client_options: OnceCell<Rc<ClientOptions>>,
-    http2_options: OnceCell<Rc<http2::ClientOptions>>,
 }
 
 impl ClusterLocal {
@@ -182,12 +180,6 @@ impl ClusterLocal {
     pub(super) fn client_options(&self) -> Rc<ClientOptions> {
         let make = || Rc::new(self.config.http.client_options());
         self.client_options.get_or_init(make).clone()
-    }
-
-    /// Of its HTTP/2 connections.
-    pub(super) fn http2_options(&self) -> Rc<http2::ClientOptions> {
-        let make = || Rc::new(self.config.http.http2_client_options(self.config.info.per_connection_buffer_limit));
-        self.http2_options.get_or_init(make).clone()
     }
 
     pub fn config(&self) -> &Arc<ClusterConfig> {
@@ -228,7 +220,6 @@ impl ThreadLocalCluster {
             breakers: snapshot.breakers.clone(),
             stats,
             client_options: OnceCell::new(),
-            http2_options: OnceCell::new(),
         };
         Rc::new(Self {
             local: Rc::new(local),

@@ -93,9 +93,17 @@ impl ClientConn {
         Ok(())
     }
 
+    /// For a connection that carries bytes from its beginning: as if a CONNECT had been answered.
+    pub fn tunnel(io: Io, options: Rc<ClientOptions>) -> Self {
+        Self { incoming: Incoming::UntilClose, outgoing: Outgoing::Tunnel, tunnel: true, ..Self::new(io, options) }
+    }
+
     /// See [`ServerConn::send_data`](super::ServerConn::send_data). After an error the connection
-    /// must be closed.
+    /// must be closed. The end of what a tunnel sends is FIN.
     pub fn send_data(&mut self, cx: &mut Context<'_>, buffers: &Buffers, data: &[u8], end: bool) -> io::Result<()> {
+        if end && self.outgoing == Outgoing::Tunnel {
+            self.wire.finish();
+        }
         let sent = self.wire.send_data(&mut self.outgoing, cx, buffers, data, end);
         self.broken |= sent.is_err();
         sent
@@ -118,7 +126,7 @@ impl ClientConn {
 
     /// Bytes that wait for the socket.
     pub fn write_buffered(&self) -> usize {
-        self.wire.buffered()
+        self.wire.unsent()
     }
 
     /// The request was sent to its end (or waits to be).
@@ -199,7 +207,7 @@ impl ClientConn {
         }
         self.head_bytes.1 = parsed.head_len as u32;
         self.head_received = true;
-        self.incoming = Incoming::of(parsed.body);
+        self.incoming = if parsed.tunnel { Incoming::UntilClose } else { Incoming::of(parsed.body) };
         self.tunnel = parsed.tunnel;
         self.keep_alive &= parsed.keep_alive && !matches!(self.incoming, Incoming::UntilClose);
         Ok(())
@@ -255,7 +263,7 @@ impl ClientConn {
             && !self.broken
             && !self.wire.is_eof()
             && self.wire.pending().is_empty()
-            && self.wire.buffered() == 0
+            && self.wire.unsent() == 0
     }
 
     /// Gives the buffers back; before it is pooled.

@@ -236,9 +236,10 @@ impl ServerConn {
     }
 
     /// Buffers the head of an accepted upgrade or CONNECT. What follows is sent as it is, and what
-    /// comes is [`into_parts`](Self::into_parts)'s.
+    /// comes is a body up to the client's FIN (or [`into_parts`](Self::into_parts)'s).
     pub fn send_upgrade_head(&mut self, buffers: &Buffers, head: &ResponseHead) {
         self.put_head(buffers, head, false, false, true);
+        self.incoming = Incoming::UntilClose;
     }
 
     fn put_head(&mut self, buffers: &Buffers, head: &ResponseHead, end: bool, close: bool, tunnel: bool) {

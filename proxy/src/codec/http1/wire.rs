@@ -38,6 +38,8 @@ pub(super) struct Wire {
     /// The last read filled its buffer: there may be more.
     full: bool,
     eof: bool,
+    /// Our FIN follows what waits in `output`.
+    finishing: bool,
 }
 
 impl Wire {
@@ -53,6 +55,7 @@ impl Wire {
             tried: 0,
             full: false,
             eof: false,
+            finishing: false,
         }
     }
 
@@ -214,6 +217,16 @@ impl Wire {
         self.output.len() - self.written as usize
     }
 
+    /// The same, with a FIN that waits counted.
+    pub(super) fn unsent(&self) -> usize {
+        self.buffered() + usize::from(self.finishing)
+    }
+
+    /// Nothing more is sent: FIN goes with the next flush.
+    pub(super) fn finish(&mut self) {
+        self.finishing = true;
+    }
+
     /// The vector that waits for the next write.
     pub(super) fn output(&mut self, buffers: &Buffers) -> &mut Vec<u8> {
         if self.output.capacity() == 0 {
@@ -335,6 +348,10 @@ impl Wire {
         }
         if self.output.capacity() > 0 {
             buffers.give(std::mem::take(&mut self.output));
+        }
+        if self.finishing {
+            ready!(self.io.poll_shutdown(cx))?;
+            self.finishing = false;
         }
         self.io.poll_flush(cx)
     }

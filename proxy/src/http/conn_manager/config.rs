@@ -12,6 +12,7 @@ use nuncio_core::stats::ScopeId;
 use super::host::HostRules;
 use super::local_reply_config::LocalReplyConfig;
 use super::path::PathRules;
+use super::upgrade::Upgrades;
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
 use crate::http::router::RouteConfig;
@@ -151,6 +152,7 @@ pub struct Config {
     pub routes: Arc<RouteConfig>,
     pub access_logs: Vec<Arc<dyn AccessLogConfig>>,
     pub codec_type: CodecType,
+    pub upgrades: Upgrades,
     pub codec: ServerOptions,
     pub http2: http2::ServerOptions,
     pub max_requests_per_connection: Option<u32>,

@@ -52,6 +52,14 @@ impl Down<'_> {
         }
     }
 
+    /// The head of an accepted upgrade or CONNECT: bytes follow both ways.
+    pub fn send_upgrade_head(&mut self, buffers: &Buffers, head: &ResponseHead) {
+        match self {
+            Self::Http1(conn) => conn.send_upgrade_head(buffers, head),
+            Self::Http2(stream) => stream.send_upgrade_head(head),
+        }
+    }
+
     pub fn send_data(
         &mut self,
         cx: &mut Context<'_>,

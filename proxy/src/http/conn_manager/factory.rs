@@ -24,6 +24,7 @@ use super::config::{
 use super::host::{HostRules, StripPort};
 use super::local_reply_config::{self, LocalReplyConfig};
 use super::path::{EscapedSlashes, PathRules};
+use super::upgrade::Upgrades;
 use crate::codec::http1::{HeaderCase, ServerOptions, Underscores};
 use crate::codec::http2::{self, Http2Options};
 use crate::http::filters::HttpFilters;
@@ -37,6 +38,7 @@ supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3
     xff_num_trusted_hops, internal_address_config, skip_xff_append, via, generate_request_id,
     preserve_external_request_id, always_set_request_id_in_response, proxy_100_continue, route_config,
     append_x_forwarded_port, normalize_path, merge_slashes, path_with_escaped_slashes_action, http2_protocol_options,
+    upgrade_configs,
     stream_error_on_invalid_http_message, local_reply_config, strip_matching_host_port, strip_any_host_port,
     strip_trailing_host_dot,
 } noop {
@@ -77,6 +79,7 @@ pub static SUPPORTED: &[&nuncio_api::support::Entry] = &[
     &local_reply_config::CONFIG,
     &local_reply_config::MAPPER,
     &HCM,
+    &super::upgrade::UPGRADE,
     &INTERNAL_ADDRESSES,
     &HTTP_FILTER,
     &ROUTER,
@@ -167,6 +170,7 @@ impl Check<'_> {
                 proto::CodecType::Http2 => CodecType::Http2,
                 proto::CodecType::Auto | proto::CodecType::Http3 => CodecType::Auto,
             },
+            upgrades: self.upgrades(proto),
             http2: self.http2_options(proto, &codec),
             codec,
             buffer_limit: self.listener.buffer_limit,
@@ -174,6 +178,13 @@ impl Check<'_> {
             proxy_100_continue: proto.proxy_100_continue,
             local_ip: crate::net::first_local_ip(),
             scopes,
+        })
+    }
+
+    fn upgrades(&mut self, proto: &Proto) -> Upgrades {
+        Upgrades::from_proto(&proto.upgrade_configs).unwrap_or_else(|error| {
+            self.errors.push(error.within("upgrade_configs"));
+            Upgrades::default()
         })
     }
 

@@ -12,17 +12,18 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use nuncio_core::access_log::{LogContext, LogType};
-use nuncio_core::http::{Chunk, HeaderMap, LocalReply, RequestHead, ResponseHead, StreamControl, Version};
+use nuncio_core::http::{Chunk, Framing, HeaderMap, LocalReply, RequestHead, ResponseHead, StreamControl, Version};
 use nuncio_core::net::ConnectionInfo;
 use nuncio_core::random::Rng;
 use nuncio_core::stats::GaugeGuard;
-use nuncio_core::stats::lists::http::{self as stat, Hcm};
+use nuncio_core::stats::lists::http::{self as stat, Hcm, HcmFailures};
 use nuncio_core::stream_info::{ResponseFlag, StreamInfo};
 use tokio::time::Instant;
 
 use super::config::Config;
 use super::down::Down;
 use super::filter_chain::{DataOutcome, DecodeChain, EncodeChain, HeadOutcome};
+use super::upgrade::{self, Upgrade};
 use super::{HttpConnectionManager, hygiene, local_reply};
 use crate::alarm::Alarm;
 use crate::codec::http1::BodyError;
@@ -61,6 +62,8 @@ enum Decode {
     Route,
     /// Waiting for an upstream connection.
     Open,
+    /// Nothing of the client goes on until the upstream agrees to the upgrade.
+    Held,
     Body,
     Trailers,
     /// All of it is sent, or nobody wants the rest.
@@ -116,6 +119,8 @@ pub struct ActiveStream {
     idle_deadline: Option<Instant>,
     duration_deadline: Option<Instant>,
     active: Option<GaugeGuard<Hcm>>,
+    upgrade: Upgrade,
+    upgraded: Option<GaugeGuard<HcmFailures>>,
     config: Arc<Config>,
     rng: Rng,
     /// Of a stream that has a task of its own; HTTP/1 connections have theirs.
@@ -149,6 +154,8 @@ impl ActiveStream {
             idle_deadline: None,
             duration_deadline: None,
             active: None,
+            upgrade: Upgrade::None,
+            upgraded: None,
             config: manager.config.clone(),
             rng: manager.worker.context.rng.clone(),
             alarm: Alarm::default(),
@@ -193,6 +200,7 @@ impl ActiveStream {
             self.control.info_mut().remote_address = Some(remote);
         }
         self.find_route(manager);
+        self.look_for_upgrade(manager);
     }
 
     /// What arrived was no acceptable request: it is answered and the connection closes.
@@ -247,6 +255,23 @@ impl ActiveStream {
             info.timings.last_downstream_rx = Some(now);
         }
         now
+    }
+
+    /// A request for another protocol is allowed and then has no end, or is refused.
+    fn look_for_upgrade(&mut self, manager: &HttpConnectionManager) {
+        let Some(kind) = upgrade::wanted(&self.request) else { return };
+        // Whatever comes of it, an HTTP/1 connection has no other request.
+        self.close_after |= self.request.version != Version::Http2;
+        if !self.router.allow_upgrade(kind, &self.request, manager) {
+            manager.failures.inc(stat::DOWNSTREAM_RQ_WS_ON_NON_WS_ROUTE);
+            return self.reply(LocalReply::new(403, "upgrade_failed"));
+        }
+        self.upgrade = Upgrade::Wanted;
+        self.control.state().is_upgrade.set(true);
+        self.request.framing = Framing::Streamed;
+        self.request_deadline = None;
+        manager.failures.inc(stat::DOWNSTREAM_CX_UPGRADES_TOTAL);
+        self.upgraded = Some(manager.failures.gauge(stat::DOWNSTREAM_CX_UPGRADES_ACTIVE));
     }
 
     /// Nothing may follow this stream on its connection.
@@ -309,7 +334,7 @@ impl ActiveStream {
     /// Nobody reads the request now, so only a look at the socket can tell that the client left.
     fn watches_client(&self) -> bool {
         match self.decode {
-            Decode::Head | Decode::Route | Decode::Open | Decode::Done => true,
+            Decode::Head | Decode::Route | Decode::Open | Decode::Held | Decode::Done => true,
             Decode::Collect { .. } | Decode::Body | Decode::Trailers => self.decode_chain.is_waiting(),
         }
     }

@@ -21,7 +21,7 @@ use super::replay::Kept;
 use super::retry_state::RetryState;
 use super::tally::{Apart, Tally};
 use super::timeouts::{Timeouts, grpc_timeout};
-use super::upstream_request::UpstreamRequest;
+use super::upstream_request::{Kind, UpstreamRequest};
 use super::{Action, HashInput, MatchContext, Route};
 use crate::codec::Buffers;
 use crate::http::conn_manager::HttpConnectionManager;
@@ -36,7 +36,14 @@ pub use verdicts::{Expired, Heard, Next};
 supports!(pub(super) ACTION = "envoy.config.route.v3.RouteAction" {
     idle_timeout, max_stream_duration, max_grpc_timeout, grpc_timeout_offset, priority, hash_policy, retry_policy,
     hedge_policy, request_mirror_policies, auto_host_rewrite, internal_redirect_policy, internal_redirect_action,
-    max_internal_redirects
+    max_internal_redirects, upgrade_configs
+});
+supports!(pub(super) UPGRADE = "envoy.config.route.v3.RouteAction.UpgradeConfig" {
+    upgrade_type, enabled, connect_config
+});
+supports!(pub(super) CONNECT_CONFIG = "envoy.config.route.v3.RouteAction.UpgradeConfig.ConnectConfig" {
+} values {
+    allow_post: ["false"],
 });
 supports!(pub(super) ROUTE = "envoy.config.route.v3.Route" {
     per_request_buffer_limit_bytes, request_body_buffer_limit, stat_prefix
@@ -143,6 +150,7 @@ pub struct Router {
     response_ended: bool,
     set_cookies: Vec<String>,
     hash: Option<u64>,
+    kind: Kind,
     /// Virtual cluster and route, where they are counted apart.
     apart: Apart,
 }
@@ -175,6 +183,21 @@ impl Router {
             info: Some(&info),
         };
         manager.config.routes.find(request, &context).cloned()
+    }
+
+    /// Whether the request may be upgraded, and how that goes upstream.
+    pub fn allow_upgrade(&mut self, kind: &[u8], request: &RequestHead, manager: &HttpConnectionManager) -> bool {
+        let upgrades = self.route.as_ref().and_then(|r| r.policy()).map_or(&[][..], |policy| &policy.upgrades);
+        let allowed = manager.config.upgrades.allow(kind, upgrades);
+        let ends_here = request.method() == b"CONNECT"
+            && upgrades.iter().any(|upgrade| *upgrade.kind == *"connect" && upgrade.terminates_connect);
+        self.kind = if ends_here { Kind::Terminated } else { Kind::Upgrade };
+        allowed
+    }
+
+    /// The upstream agreed to the upgrade.
+    pub fn is_tunnel(&self) -> bool {
+        self.upstream.is_tunnel()
     }
 
     /// The route's own `idle_timeout`, if it has one: `Some(None)` switches it off.

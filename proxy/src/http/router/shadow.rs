@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 use super::domains::port_start;
 use super::failure::{Failure, Reset};
 use super::policy::{Mirror, MirrorTarget};
-use super::upstream_request::UpstreamRequest;
+use super::upstream_request::{Kind, UpstreamRequest};
 use crate::codec::Body;
 use crate::upstream::circuit_breaker::Priority;
 use crate::upstream::{ThreadLocalCluster, Worker};
@@ -107,7 +107,7 @@ impl Shadow {
         if self.at == At::Open {
             if self.upstream.is_idle() {
                 let choice = self.cluster.choose(&LbContext::default());
-                self.upstream.begin(&self.cluster, Priority::Default, choice, self.head.version)?;
+                self.upstream.begin(&self.cluster, Priority::Default, choice, (self.head.version, Kind::Request))?;
             }
             ready!(self.upstream.poll_open(cx, &self.cluster, Priority::Default, &self.control))?;
             self.send(cx)?;

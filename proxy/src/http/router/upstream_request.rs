@@ -33,6 +33,17 @@ enum State {
     Over,
 }
 
+/// What is asked of the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    #[default]
+    Request,
+    /// An upgrade or CONNECT, which goes on to the upstream.
+    Upgrade,
+    /// CONNECT ends here: the upstream gets its bytes.
+    Terminated,
+}
+
 /// An attempt in its states.
 #[derive(Default)]
 pub struct UpstreamRequest {
@@ -41,6 +52,7 @@ pub struct UpstreamRequest {
     host: Option<Arc<Host>>,
     /// What the client speaks; some clusters follow it.
     downstream: Version,
+    kind: Kind,
     head_sent: bool,
     /// Something of a response came.
     answered: bool,
@@ -78,10 +90,11 @@ impl UpstreamRequest {
         cluster: &Rc<ThreadLocalCluster>,
         priority: Priority,
         choice: Choice,
-        downstream: Version,
+        (downstream, kind): (Version, Kind),
     ) -> Result<(), Failure> {
         self.cluster = Some(cluster.clone());
         self.downstream = downstream;
+        self.kind = kind;
         self.host = None;
         self.head_sent = false;
         self.answered = false;
@@ -101,7 +114,14 @@ impl UpstreamRequest {
         host: Arc<Host>,
         priority: Priority,
     ) -> Result<(), Failure> {
-        match cluster.stream(&host, priority, self.downstream) {
+        let acquired = match self.kind {
+            Kind::Terminated => match cluster.connect_tcp(&host) {
+                Ok(connecting) => AcquireStream::Pending(PendingStream::Tcp(connecting)),
+                Err(failure) => AcquireStream::Failed(failure),
+            },
+            Kind::Request | Kind::Upgrade => cluster.stream(&host, priority, self.downstream),
+        };
+        match acquired {
             AcquireStream::Ready(conn) => self.state = State::Open(conn),
             AcquireStream::Pending(waiting) => self.state = State::Waiting(waiting),
             AcquireStream::Failed(failure) => {
@@ -152,7 +172,7 @@ impl UpstreamRequest {
         info.upstream_host = Some(conn.host().clone());
         info.upstream_connection_id = Some(conn.id());
         info.upstream_local_address = conn.local_address().cloned();
-        info.upstream_protocol = Some(conn.version());
+        info.upstream_protocol = conn.version();
     }
 
     pub fn send_head(
@@ -164,7 +184,11 @@ impl UpstreamRequest {
     ) -> Result<(), Failure> {
         let State::Open(conn) = &mut self.state else { return Ok(()) };
         self.head_sent = true;
-        match conn.send_head(buffers, request, end) {
+        let sent = match self.kind {
+            Kind::Request => conn.send_head(buffers, request, end),
+            Kind::Upgrade | Kind::Terminated => conn.send_upgrade_head(buffers, request),
+        };
+        match sent {
             Ok(()) => {}
             Err(NotSent::Unwritable(what)) => {
                 // Filters or routes made it unsendable; it never left this process.
@@ -258,6 +282,11 @@ impl UpstreamRequest {
         }
     }
 
+    /// The answer agreed to an upgrade.
+    pub fn is_tunnel(&self) -> bool {
+        matches!(&self.state, State::Open(conn) if conn.is_tunnel())
+    }
+
     fn broken(&mut self, end: UpstreamEnd) -> Failure {
         tracing::debug!(target: "router", "upstream: {end:?}");
         let count = |counter| {
@@ -268,7 +297,7 @@ impl UpstreamRequest {
         match end {
             UpstreamEnd::Protocol(_) => {
                 // The pool counts those of connections that carry many requests.
-                if matches!(&self.state, State::Open(conn) if conn.version() != Version::Http2) {
+                if matches!(&self.state, State::Open(conn) if conn.version() != Some(Version::Http2)) {
                     count(stat::UPSTREAM_CX_PROTOCOL_ERROR);
                 }
                 Failure::new(Reset::ProtocolError)
@@ -312,7 +341,7 @@ impl UpstreamRequest {
     /// Whatever is under way is given up: an unfinished HTTP/1 exchange closes its connection, and is no
     /// `upstream_rq_tx_reset`.
     pub fn cancel(&mut self) {
-        if matches!(&self.state, State::Open(conn) if conn.version() == Version::Http2)
+        if matches!(&self.state, State::Open(conn) if conn.version() == Some(Version::Http2))
             && let Some(cluster) = &self.cluster
         {
             cluster.stats().failures.inc(stat::UPSTREAM_RQ_TX_RESET);

@@ -13,6 +13,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use nuncio_core::http::RequestHead;
 use nuncio_core::net::{Address, Connected};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::Host;
@@ -20,8 +21,9 @@ use nuncio_core::upstream::Host;
 use self::member::{Member, MemberTask};
 use self::pending::Waiting;
 use super::account::{ConnectionAccount, Counted, PendingAccount, RequestAccount};
+use super::stream::{NotSent, UpstreamEnd};
 use super::{PoolFailure, PoolFailureReason, connecting};
-use crate::codec::http2::{ClientConn, ClientStream};
+use crate::codec::http2::{ClientConn, ClientOptions, ClientStream, OpenError};
 use crate::upstream::circuit_breaker::{Permit, Priority, Resource};
 use crate::upstream::thread_local::ClusterLocal;
 
@@ -39,6 +41,7 @@ pub struct Http2Pool {
     cluster: Rc<ClusterLocal>,
     host: Arc<Host>,
     priority: Priority,
+    options: Rc<ClientOptions>,
     state: RefCell<State>,
     weak: Weak<Self>,
     _permit: Permit,
@@ -63,7 +66,10 @@ impl Http2Pool {
         priority: Priority,
         permit: Permit,
     ) -> Rc<Self> {
+        let config = cluster.config();
+        let options = Rc::new(config.http.http2_client_options(config.info.per_connection_buffer_limit));
         Rc::new_cyclic(|weak| Self {
+            options,
             cluster: cluster.clone(),
             host: host.clone(),
             priority,
@@ -223,7 +229,7 @@ impl Http2Pool {
         };
         let Connected { io, local, .. } = connected;
         let context = &self.cluster.context;
-        let options = self.cluster.http2_options();
+        let options = self.options.clone();
         let Some((conn, driver)) = ClientConn::new(io, options, context.buffers.clone(), &context.rng) else { return };
         let member = Member::new(conn, account, context.connection_ids.next(), local);
         self.state.borrow_mut().open.push(member.clone());
@@ -283,9 +289,17 @@ impl Slot {
         self.member.local.as_ref()
     }
 
-    /// Uses the connection; `None` if it has closed meanwhile.
-    pub(super) fn with_connection<T>(&self, use_it: impl FnOnce(&ClientConn) -> T) -> Option<T> {
-        self.member.with_connection(use_it)
+    /// Sends a request's head, on a stream of its own.
+    pub(super) fn open(&mut self, head: &RequestHead, end: bool, upgrade: bool) -> Result<(), NotSent> {
+        match self.member.with_connection(|conn| conn.open(head, end, upgrade)) {
+            Some(Ok(stream)) => {
+                self.stream = Some(stream);
+                Ok(())
+            }
+            Some(Err(OpenError::Unwritable(what))) => Err(NotSent::Unwritable(what)),
+            // However the connection ended: this request was not sent, so that it may be sent again.
+            Some(Err(OpenError::Stream(_))) | None => Err(NotSent::Upstream(UpstreamEnd::Refused)),
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! One request's exchange with an upstream, whatever that speaks.
 
+use std::future::Future;
 use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -11,8 +14,9 @@ use nuncio_core::upstream::Host;
 use super::PoolFailure;
 use super::http1::{self, PendingConn, PooledConn};
 use super::http2::{self, PendingSlot, Slot};
-use crate::codec::http1::UpstreamError;
-use crate::codec::http2::{OpenError, StreamError};
+use super::tcp::{TcpConnecting, TcpConnection, TcpGuard};
+use crate::codec::http1::{ClientConn, UpstreamError};
+use crate::codec::http2::StreamError;
 use crate::codec::{Body, Buffers};
 
 /// What a pool answers to a request.
@@ -23,10 +27,11 @@ pub enum AcquireStream {
     Failed(PoolFailure),
 }
 
-/// A place in a pool's queue.
+/// A place in a pool's queue, or a connection of its own that is being made.
 pub enum PendingStream {
     Http1(PendingConn),
     Http2(PendingSlot),
+    Tcp(TcpConnecting),
 }
 
 impl PendingStream {
@@ -35,6 +40,10 @@ impl PendingStream {
         match self {
             Self::Http1(pending) => pending.poll(cx).map_ok(UpstreamStream::Http1),
             Self::Http2(pending) => pending.poll(cx).map_ok(UpstreamStream::Http2),
+            Self::Tcp(connecting) => {
+                let host = connecting.host().clone();
+                Pin::new(connecting).poll(cx).map_ok(|connection| UpstreamStream::Tcp(TcpTunnel::new(connection, host)))
+            }
         }
     }
 }
@@ -105,6 +114,32 @@ pub enum NotSent {
 pub enum UpstreamStream {
     Http1(PooledConn),
     Http2(Slot),
+    /// A CONNECT that ends here.
+    Tcp(TcpTunnel),
+}
+
+/// A connection that carries what a CONNECT asked to carry.
+pub struct TcpTunnel {
+    conn: ClientConn,
+    host: Arc<Host>,
+    local: Option<Address>,
+    id: u64,
+    guard: TcpGuard,
+    answered: bool,
+}
+
+impl TcpTunnel {
+    fn new(connection: TcpConnection, host: Arc<Host>) -> Self {
+        let TcpConnection { io, local, id, guard, .. } = connection;
+        Self { conn: ClientConn::tunnel(io, Rc::default()), host, local, id, guard, answered: false }
+    }
+}
+
+impl Drop for TcpTunnel {
+    fn drop(&mut self) {
+        let (received, sent) = self.conn.totals();
+        self.guard.bytes(received, sent);
+    }
 }
 
 impl UpstreamStream {
@@ -112,6 +147,7 @@ impl UpstreamStream {
         match self {
             Self::Http1(conn) => conn.host(),
             Self::Http2(slot) => slot.host(),
+            Self::Tcp(tunnel) => &tunnel.host,
         }
     }
 
@@ -120,6 +156,7 @@ impl UpstreamStream {
         match self {
             Self::Http1(conn) => conn.id(),
             Self::Http2(slot) => slot.id(),
+            Self::Tcp(tunnel) => tunnel.id,
         }
     }
 
@@ -127,13 +164,16 @@ impl UpstreamStream {
         match self {
             Self::Http1(conn) => conn.local_address(),
             Self::Http2(slot) => slot.local_address(),
+            Self::Tcp(tunnel) => tunnel.local.as_ref(),
         }
     }
 
-    pub fn version(&self) -> Version {
+    /// None for bytes.
+    pub fn version(&self) -> Option<Version> {
         match self {
-            Self::Http1(_) => Version::Http11,
-            Self::Http2(_) => Version::Http2,
+            Self::Http1(_) => Some(Version::Http11),
+            Self::Http2(_) => Some(Version::Http2),
+            Self::Tcp(_) => None,
         }
     }
 
@@ -149,18 +189,30 @@ impl UpstreamStream {
     pub fn send_head(&mut self, buffers: &Buffers, head: &RequestHead, end: bool) -> Result<(), NotSent> {
         match self {
             Self::Http1(conn) => conn.send_head(buffers, head, end).map_err(NotSent::Unwritable),
+            Self::Http2(slot) => slot.open(head, end, false),
+            Self::Tcp(_) => Ok(()),
+        }
+    }
+
+    /// The same for an upgrade, or for CONNECT, whose answer may make it a [tunnel](Self::is_tunnel). Whoever sends
+    /// holds the client's bytes until then.
+    pub fn send_upgrade_head(&mut self, buffers: &Buffers, head: &RequestHead) -> Result<(), NotSent> {
+        match self {
+            Self::Http1(conn) => conn.send_upgrade_head(buffers, head).map_err(NotSent::Unwritable),
             Self::Http2(slot) => {
-                let opened = slot.with_connection(|conn| conn.open(head, end, false));
-                match opened {
-                    Some(Ok(stream)) => {
-                        slot.stream = Some(stream);
-                        Ok(())
-                    }
-                    Some(Err(OpenError::Unwritable(what))) => Err(NotSent::Unwritable(what)),
-                    // However it ended: this request was not sent, so that it may be sent again.
-                    Some(Err(OpenError::Stream(_))) | None => Err(NotSent::Upstream(UpstreamEnd::Refused)),
-                }
+                let upgrade = head.method() != b"CONNECT";
+                slot.open(head, false, upgrade)
             }
+            Self::Tcp(_) => Ok(()),
+        }
+    }
+
+    /// The answer agreed: from now on bytes flow both ways, without framing.
+    pub fn is_tunnel(&self) -> bool {
+        match self {
+            Self::Http1(conn) => conn.is_tunnel(),
+            Self::Http2(slot) => slot.stream.as_ref().is_some_and(|stream| stream.is_tunnel()),
+            Self::Tcp(_) => true,
         }
     }
 
@@ -173,6 +225,7 @@ impl UpstreamStream {
     ) -> io::Result<()> {
         match self {
             Self::Http1(conn) => conn.send_data(cx, buffers, data.as_slice(), end),
+            Self::Tcp(tunnel) => tunnel.conn.send_data(cx, buffers, data.as_slice(), end),
             Self::Http2(Slot { stream: Some(stream), .. }) => stream.send_data(cx, data.share(), end),
             Self::Http2(_) => Ok(()),
         }
@@ -182,7 +235,7 @@ impl UpstreamStream {
         match self {
             Self::Http1(conn) => conn.send_trailers(buffers, trailers),
             Self::Http2(Slot { stream: Some(stream), .. }) => stream.send_trailers(trailers),
-            Self::Http2(_) => Ok(()),
+            Self::Http2(_) | Self::Tcp(_) => Ok(()),
         }
     }
 
@@ -190,6 +243,7 @@ impl UpstreamStream {
     pub fn poll_flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(conn) => conn.poll_flush(cx, buffers),
+            Self::Tcp(tunnel) => tunnel.conn.poll_flush(cx, buffers),
             Self::Http2(Slot { stream: Some(stream), .. }) => stream.poll_flush(cx),
             Self::Http2(_) => Poll::Ready(Ok(())),
         }
@@ -200,6 +254,8 @@ impl UpstreamStream {
         match self {
             Self::Http1(conn) if conn.write_buffered() < watermark => Poll::Ready(Ok(())),
             Self::Http1(conn) => conn.poll_flush(cx, buffers),
+            Self::Tcp(tunnel) if tunnel.conn.write_buffered() < watermark => Poll::Ready(Ok(())),
+            Self::Tcp(tunnel) => tunnel.conn.poll_flush(cx, buffers),
             Self::Http2(Slot { stream: Some(stream), .. }) => stream.poll_writable(cx),
             Self::Http2(_) => Poll::Ready(Ok(())),
         }
@@ -216,6 +272,7 @@ impl UpstreamStream {
     pub fn write_buffered(&self) -> usize {
         match self {
             Self::Http1(conn) => conn.write_buffered(),
+            Self::Tcp(tunnel) => tunnel.conn.write_buffered(),
             Self::Http2(slot) => slot.stream.as_ref().map_or(0, |stream| stream.write_buffered()),
         }
     }
@@ -232,6 +289,14 @@ impl UpstreamStream {
     ) -> Poll<Result<(), UpstreamEnd>> {
         match self {
             Self::Http1(conn) => conn.poll_response(cx, buffers, scratch, head).map_err(Into::into),
+            Self::Tcp(tunnel) if tunnel.answered => Poll::Pending,
+            Self::Tcp(tunnel) => {
+                // Being connected is the answer.
+                tunnel.answered = true;
+                head.clear();
+                head.status = 200;
+                Poll::Ready(Ok(()))
+            }
             Self::Http2(Slot { stream: Some(stream), .. }) => stream.poll_response(cx, head).map_err(Into::into),
             Self::Http2(_) => Poll::Pending,
         }
@@ -245,7 +310,15 @@ impl UpstreamStream {
         scratch: &'s mut [u8],
     ) -> Poll<Result<Body<'s>, UpstreamEnd>> {
         Poll::Ready(match self {
-            Self::Http1(conn) => ready!(conn.poll_body(cx, scratch)).map_err(Into::into),
+            Self::Http1(conn) => {
+                let tunnel = conn.is_tunnel();
+                match ready!(conn.poll_body(cx, scratch)) {
+                    // As Envoy: an upgraded HTTP/1 connection has no other end than its close.
+                    Ok(Body::End) if tunnel => Err(UpstreamEnd::Closed),
+                    other => other.map_err(Into::into),
+                }
+            }
+            Self::Tcp(tunnel) => ready!(tunnel.conn.poll_body(cx, scratch)).map_err(Into::into),
             Self::Http2(Slot { stream: Some(stream), .. }) => ready!(stream.poll_body(cx)).map_err(Into::into),
             Self::Http2(_) => Ok(Body::End),
         })
@@ -255,6 +328,7 @@ impl UpstreamStream {
     pub fn response_complete(&self) -> bool {
         match self {
             Self::Http1(conn) => conn.response_complete(),
+            Self::Tcp(_) => false,
             Self::Http2(slot) => slot.stream.as_ref().is_some_and(|stream| stream.response_complete()),
         }
     }
@@ -263,7 +337,7 @@ impl UpstreamStream {
     pub fn head_bytes(&self) -> (u32, u32) {
         match self {
             Self::Http1(conn) => conn.head_bytes(),
-            Self::Http2(_) => (0, 0),
+            Self::Http2(_) | Self::Tcp(_) => (0, 0),
         }
     }
 
@@ -278,8 +352,10 @@ impl UpstreamStream {
 
     /// The upstream closed or reset the connection under this request.
     pub fn closed_by_peer(self) {
-        if let Self::Http1(conn) = self {
-            conn.closed_by_peer();
+        match self {
+            Self::Http1(conn) => conn.closed_by_peer(),
+            Self::Tcp(mut tunnel) => tunnel.guard.closed_by_peer(),
+            Self::Http2(_) => {}
         }
     }
 }

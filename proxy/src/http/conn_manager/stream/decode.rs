@@ -50,7 +50,7 @@ impl ActiveStream {
                     },
                 }
             }
-            Decode::Done => return Poll::Pending,
+            Decode::Held | Decode::Done => return Poll::Pending,
         }
         Poll::Ready(())
     }
@@ -107,6 +107,13 @@ impl ActiveStream {
     /// The upstream stream is open: the head goes, and what was collected or sent before.
     fn send_head(&mut self, cx: &mut Context<'_>, down: &Down<'_>, manager: &HttpConnectionManager) {
         let buffers = &manager.worker.buffers;
+        if self.upgrade == Upgrade::Wanted {
+            match self.router.send_head(&self.request, false, &self.control, buffers) {
+                Ok(()) => self.decode = Decode::Held,
+                Err(failure) => self.upstream_failed(failure, manager),
+            }
+            return;
+        }
         let bodiless = self.request.framing.is_none() && self.collected.is_empty() && !self.router.has_body();
         if let Err(failure) = self.router.send_head(&self.request, bodiless, &self.control, buffers) {
             return self.upstream_failed(failure, manager);
@@ -171,6 +178,11 @@ impl ActiveStream {
             Ok(Body::Trailers(trailers)) => {
                 self.request_trailers = Some(trailers);
                 self.decode = Decode::Trailers;
+            }
+            Ok(Body::End) if self.upgrade == Upgrade::Accepted && !down.is_shared() => {
+                // As Envoy: the client's FIN ends an upgraded connection.
+                let end = self.client_gone(None);
+                self.encode = Encode::Done(end);
             }
             Ok(Body::End) => {
                 self.request_ended = true;

@@ -61,10 +61,25 @@ impl ActiveStream {
         Poll::Ready(())
     }
 
+    /// The upstream agreed to an upgrade, and bytes flow; or it did not, and this is a response like any other.
+    fn upgrade_answered(&mut self) {
+        if self.upgrade != Upgrade::Wanted {
+            return;
+        }
+        if self.router.is_tunnel() {
+            self.upgrade = Upgrade::Accepted;
+            self.response.framing = Framing::Streamed;
+        } else {
+            self.upgrade = Upgrade::None;
+            self.decode = Decode::Done;
+        }
+    }
+
     /// A final head of an upstream: the client gets it, or another attempt is made or waited for.
     fn response_heard(&mut self, manager: &HttpConnectionManager) {
         match self.router.judge(&self.response, &mut self.request, &self.control, manager) {
             Heard::Pass => {
+                self.upgrade_answered();
                 if matches!(self.decode, Decode::Open) {
                     // An earlier attempt was faster than the one that was to replace it.
                     self.decode = Decode::Done;
@@ -118,7 +133,13 @@ impl ActiveStream {
             manager.failures.inc(stat::DOWNSTREAM_CX_DRAIN_CLOSE);
         }
         let close = self.close_after;
-        down.send_head(&manager.worker.buffers, &self.response, bodiless, close);
+        if self.upgrade == Upgrade::Accepted && matches!(self.source, Source::Upstream) {
+            down.send_upgrade_head(&manager.worker.buffers, &self.response);
+            // What the client sent meanwhile goes on now.
+            self.decode = Decode::Body;
+        } else {
+            down.send_head(&manager.worker.buffers, &self.response, bodiless, close);
+        }
         self.response_started = true;
         {
             let mut info = self.control.info_mut();

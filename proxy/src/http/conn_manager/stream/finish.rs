@@ -212,6 +212,8 @@ impl ActiveStream {
         self.response_ended = false;
         self.response_started = false;
         self.close_after = false;
+        self.upgrade = Upgrade::None;
+        self.upgraded = None;
         self.router.reset(buffers);
         self.request_deadline = None;
         self.idle_timeout = None;

@@ -42,7 +42,7 @@ impl Router {
             control.info_mut().attempt_count = self.attempts;
             let choice = self.choose(&cluster);
             let downstream = control.info().protocol.unwrap_or_default();
-            self.upstream.begin(&cluster, priority, choice, downstream)?;
+            self.upstream.begin(&cluster, priority, choice, (downstream, self.kind))?;
             self.mirror(control, manager);
         }
         let opened = ready!(self.upstream.poll_open(cx, &cluster, priority, control));
