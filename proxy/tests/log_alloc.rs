@@ -81,14 +81,18 @@ fn stream() -> Stream {
     Stream { request, response: ResponseHead::new(200), info, connection }
 }
 
-/// How often the second and later calls allocate.
+/// How often the second and later calls allocate. A duration with one digit more than all before it
+/// may make a buffer grow, once: the best of three rounds counts.
 fn allocations(mut call: impl FnMut()) -> usize {
     call();
-    let before = ALLOCATIONS.get();
-    for _ in 0..100 {
-        call();
-    }
-    ALLOCATIONS.get() - before
+    let mut round = || {
+        let before = ALLOCATIONS.get();
+        for _ in 0..100 {
+            call();
+        }
+        ALLOCATIONS.get() - before
+    };
+    (0..3).map(|_| round()).min().unwrap()
 }
 
 #[test]

@@ -156,7 +156,8 @@ async fn an_idle_cluster_of_two_hosts_stays_small() {
     let each = (LIVE_BYTES.get() - before) / N;
     println!("{each} bytes more once a worker has built it");
     // Answers are counted plainly, for internal and for external clients: three handles of each kind.
-    assert!(each <= 1472, "{each} bytes a built cluster");
+    // Pools are of two protocols.
+    assert!(each <= 1536, "{each} bytes a built cluster");
 }
 
 #[tokio::test(flavor = "local")]

@@ -126,7 +126,7 @@ mod tests {
         let filter = format!(
             r#"{{name: sm, typed_config: {{"@type": {FILTERS}.set_metadata.v3.Config, metadata: [{{metadata_namespace: a,
             value: {{x: one, deep: {{p: 1}}}}}}, {{metadata_namespace: a, value: {{x: two, y: no}}}},
-            {{metadata_namespace: a, allow_overwrite: true, value: {{deep: {{q: yes}}}}}}]}}}}"#
+            {{metadata_namespace: a, allow_overwrite: true, value: {{deep: {{q: word}}}}}}]}}}}"#
         );
         let route = "{match: {prefix: /}, route: {cluster: c}, request_headers_to_add: [{header: {key: x-all, value: \
                      '%DYNAMIC_METADATA(a)%'}}]}";
