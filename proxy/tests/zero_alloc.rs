@@ -168,6 +168,10 @@ static_resources:
                 direct_response: {status: 200, body: {inline_string: "here"}}
               - match: {safe_regex: {regex: "/[0-9]+/x"}}
                 route: {cluster: up, timeout: 15s}
+              - match: {prefix: "/retried"}
+                route: {cluster: up, retry_policy: {retry_on: "5xx,reset", num_retries: 2, per_try_timeout: 5s}}
+              - match: {prefix: "/split"}
+                route: {weighted_clusters: {clusters: [{name: up, weight: 1}, {name: also, weight: 1}]}}
               - match: {prefix: "/old", headers: [{name: x-version, string_match: {exact: canary}}]}
                 route: {cluster: up, prefix_rewrite: /new}
               - match: {prefix: "/"}
@@ -178,6 +182,14 @@ static_resources:
           - name: envoy.filters.http.router
             typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
   clusters:
+  - name: also
+    type: STATIC
+    lb_policy: LEAST_REQUEST
+    load_assignment:
+      cluster_name: also
+      endpoints:
+      - lb_endpoints:
+        - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: @PORT@}}}
   - name: up
     type: STATIC
     connect_timeout: 1s
@@ -232,6 +244,8 @@ fn a_warm_request_allocates_nothing_on_its_worker() {
         ("own answer", "GET /answer HTTP/1.1\r\nhost: web.test\r\n\r\n"),
         ("regex", "GET /1234/x HTTP/1.1\r\nhost: web.test\r\n\r\n"),
         ("rewrite", "GET /old/x HTTP/1.1\r\nhost: web.test\r\nx-version: canary\r\n\r\n"),
+        ("retry policy", "GET /retried HTTP/1.1\r\nhost: web.test\r\n\r\n"),
+        ("weighted clusters", "GET /split HTTP/1.1\r\nhost: web.test\r\n\r\n"),
         ("chunked response", "GET /chunked HTTP/1.1\r\nhost: web.test\r\n\r\n"),
         ("body", &post),
         (
