@@ -105,7 +105,6 @@ pub fn process_pages() -> Vec<Page> {
     let mut pages = memory::pages();
     pages.extend(profilers::pages());
     pages.extend(certs::pages());
-    pages.extend(runtime::pages());
     pages
 }
 
@@ -113,6 +112,7 @@ pub use lifecycle::pages as lifecycle_pages;
 pub use listeners::{ListenerDrain, ListenerView, pages as listener_pages};
 pub use logging::pages as logging_pages;
 pub use memory::MemoryUse;
+pub use runtime::{RuntimeLayers, pages as runtime_pages};
 pub use server_info::{Identity, pages as server_info_pages};
 pub use stats::pages as stats_pages;
 

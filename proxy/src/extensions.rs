@@ -41,6 +41,7 @@ fn support() -> Support {
         admin::config::SUPPORTED,
         stats_sink::SUPPORTED,
         server::bootstrap::SUPPORTED,
+        server::runtime::SUPPORTED,
         listener::config::SUPPORTED,
         network::SUPPORTED,
         network::tcp_proxy::SUPPORTED,

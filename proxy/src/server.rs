@@ -20,6 +20,7 @@ pub mod inbox;
 pub mod main_thread;
 pub mod options;
 pub mod process_stats;
+pub mod runtime;
 pub mod signals;
 pub mod worker;
 

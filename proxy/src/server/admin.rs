@@ -21,7 +21,6 @@ use nuncio_api::{Element, LoadedBootstrap};
 use nuncio_core::extension::WorkerContext;
 use nuncio_core::net::Address;
 use nuncio_core::random::Rng;
-use nuncio_core::runtime::NoRuntime;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
 use serde_json::{Value, json};
@@ -30,6 +29,7 @@ use tokio::time::Instant;
 
 use super::Options;
 use super::process_stats::Flusher;
+use super::runtime::LayeredRuntime;
 use super::worker::NoClusters;
 use crate::admin::{
     self, Admin, AdminConfig, AdminStats, ClusterSource, Configs, Limits, ListenerDrain, ListenerView, Settings,
@@ -63,6 +63,7 @@ pub struct Facts<'a> {
     pub connection_ids: &'a ConnectionIds,
     pub lifecycle: &'a Arc<Lifecycle>,
     pub loggers: &'a Arc<Loggers>,
+    pub runtime: &'a Rc<LayeredRuntime>,
 }
 
 /// Main's end of the admin interface.
@@ -98,7 +99,7 @@ impl AdminInterface {
             clock: WallClock::System,
             stats: facts.store.borrow().main().clone(),
             client: Rc::new(NoClusters),
-            runtime: Rc::new(NoRuntime),
+            runtime: Rc::new(facts.runtime.handle()),
         };
         let settings = Settings {
             limits: Limits::default(),
@@ -127,6 +128,8 @@ fn pages(
         admin::Identity { started: Instant::now(), command_line: facts.options.to_json(), node: node_json(facts.node) };
     let (quit, reopen, drain) = (act.clone(), act.clone(), act.clone());
     let mut pages = admin::process_pages();
+    let runtime: Rc<dyn admin::RuntimeLayers> = facts.runtime.clone();
+    pages.extend(admin::runtime_pages(&runtime));
     pages.extend(admin::server_info_pages(identity, facts.lifecycle));
     let cold = facts.clusters.clone();
     let awaited = move || cold.awaited().iter().map(|name| format!("cluster {name}")).collect();

@@ -22,6 +22,7 @@ use nuncio_discovery::dns::{ResolverConfig, SharedResolvers};
 use nuncio_discovery::{HostSourceFactory, SourceContext};
 
 use super::Options;
+use super::runtime::LayeredRuntime;
 use crate::access_log::file::{FlushPolicy, LogWriter};
 use crate::admin::{AdminConfig, Configs};
 use crate::extensions::Extensions;
@@ -37,6 +38,7 @@ use crate::upstream::{ClusterDefaults, ClusterManager, Clusters};
 
 supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
     node, static_resources, admin, cluster_manager, stats_config, stats_flush_interval, stats_flush_on_admin,
+    layered_runtime,
     typed_dns_resolver_config, dns_resolution_config, use_tcp_for_dns_lookups
 });
 supports!(STATIC_RESOURCES = "envoy.config.bootstrap.v3.Bootstrap.StaticResources" { listeners, clusters });
@@ -63,6 +65,7 @@ pub struct Assembly {
     pub log_files: Rc<LogWriter>,
     pub admin: Option<AdminConfig>,
     pub stats: Arc<StatsConfig>,
+    pub runtime: Rc<LayeredRuntime>,
     /// For `/config_dump`.
     pub configs: Arc<Configs>,
     /// What the operator should hear.
@@ -184,14 +187,17 @@ pub fn assemble(
         }
         None => None,
     };
+    let layered = loaded.bootstrap.layered_runtime.as_ref();
+    let runtime = LayeredRuntime::new(layered, &node.cluster, &mut store.borrow_mut());
+    let runtime = runtime.map_err(|error| report.refuse(error));
     let stats = StatsConfig::from_proto(&stats_config(&loaded.bootstrap, &options));
-    let stats = match stats {
-        Ok(stats) if report.errors.is_empty() => Arc::new(stats),
-        Ok(_) => return Err(report.errors),
-        Err(e) => {
+    let (stats, runtime) = match (stats, runtime) {
+        (Ok(stats), Ok(runtime)) if report.errors.is_empty() => (Arc::new(stats), runtime),
+        (Err(e), _) => {
             report.refuse(e.within("stats_config"));
             return Err(report.errors);
         }
+        _ => return Err(report.errors),
     };
     let warnings = report.warnings;
     let configs = Arc::new(super::admin::configs(&loaded, &node, WallClock::System));
@@ -208,6 +214,7 @@ pub fn assemble(
         log_files,
         admin,
         stats,
+        runtime,
         configs,
         warnings,
         unknown_fields,

@@ -21,6 +21,7 @@ use super::bootstrap::Assembly;
 use super::inbox::{Inboxes, MainEvent, WorkerCommand};
 use super::options::Mode;
 use super::process_stats::Flusher;
+use super::runtime::LayeredRuntime;
 use super::signals::{Ended, Requests};
 use super::worker::{Seed, WorkerThread, runtime};
 use crate::access_log::file::LogWriter;
@@ -65,6 +66,8 @@ struct Main {
     /// Listeners that `/drain_listeners?graceful` stops when the drain time is over.
     stopping: UnboundedReceiver<Vec<ListenerId>>,
     stop_sender: UnboundedSender<Vec<ListenerId>>,
+    /// Its disk layers are watched while it lives.
+    _runtime: Rc<LayeredRuntime>,
 }
 
 /// Serves until `ended` resolves. `started` hears of the addresses when clients may come. Tells how
@@ -158,6 +161,7 @@ impl Main {
             log_files,
             admin,
             stats,
+            runtime: layered_runtime,
             configs,
             warnings,
             unknown_fields,
@@ -181,7 +185,9 @@ impl Main {
             connection_ids: &connection_ids,
             lifecycle: &lifecycle,
             loggers: &loggers,
+            runtime: &layered_runtime,
         };
+        layered_runtime.watch(bootstrap.layered_runtime.as_ref());
         // First of all, so that whoever watches the start can see it, and a taken address ends it.
         let admin = AdminInterface::start(admin, &facts)?;
         listeners.bind()?;
@@ -194,6 +200,7 @@ impl Main {
             drain_strategy: options.drain_strategy,
             drain_time: options.drain_time,
             descriptors: DescriptorLimit::new(raise_descriptor_limit()),
+            runtime: layered_runtime.handle(),
         };
         let workers =
             (0..options.concurrency).map(|i| WorkerThread::start(i, seed.clone())).collect::<io::Result<Vec<_>>>()?;
@@ -217,6 +224,7 @@ impl Main {
             drained_sender,
             stopping,
             stop_sender,
+            _runtime: layered_runtime,
         };
         Ok((main, events))
     }

@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use futures_util::future::LocalBoxFuture;
 use nuncio_core::extension::WorkerContext;
 use nuncio_core::random::Rng;
-use nuncio_core::runtime::NoRuntime;
 use nuncio_core::stats::WorkerStats;
 use nuncio_core::time::WallClock;
 use nuncio_core::upstream::AsyncClient;
@@ -18,6 +17,7 @@ use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::inbox::{MainEvent, WorkerCommand};
+use super::runtime::RuntimeHandle;
 use crate::codec::Buffers;
 use crate::lifecycle::{DrainStrategy, Lifecycle};
 use crate::listener::ActiveListeners;
@@ -38,6 +38,7 @@ pub struct Seed {
     pub drain_strategy: DrainStrategy,
     pub drain_time: std::time::Duration,
     pub descriptors: DescriptorLimit,
+    pub runtime: RuntimeHandle,
 }
 
 /// Main's end of a worker.
@@ -126,7 +127,7 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
             clock: seed.clock,
             stats,
             client: Rc::new(ClusterClient::new(&clusters)),
-            runtime: Rc::new(NoRuntime),
+            runtime: Rc::new(seed.runtime),
         },
         buffers,
         clusters,
