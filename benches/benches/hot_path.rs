@@ -146,6 +146,10 @@ fn routes(c: &mut Criterion) {
 
 // === hosts ===
 
+struct Nobody;
+
+impl lb::Observer for Nobody {}
+
 fn picks(c: &mut Criterion) {
     let spec = |port| HostSpec::new(Address::Ip(([10, 0, 0, 1], port).into()));
     let hosts: Vec<_> = (1..=100).map(|port| Arc::new(Host::new(spec(port)))).collect();
@@ -155,10 +159,11 @@ fn picks(c: &mut Criterion) {
     for (name, policy) in [
         ("ROUND_ROBIN", LbPolicy::RoundRobin),
         ("RANDOM", LbPolicy::Random),
-        ("LEAST_REQUEST", LbPolicy::LeastRequest { choices: 2, bias: 1.0 }),
+        ("LEAST_REQUEST", LbPolicy::LeastRequest { choices: 2, bias: 1.0, full_scan: false }),
     ] {
         let config = LbConfig { policy, ..LbConfig::default() };
-        let mut balancer = lb::balancer(&config, &hosts, &rng, Box::new(|| {}));
+        let around = lb::Surroundings { rng: rng.clone(), observer: Rc::new(Nobody) };
+        let mut balancer = lb::balancer(&config, &hosts, None, &around);
         let request = LbContext::default();
         c.bench_function(&format!("host of 100: {name}"), |b| {
             b.iter(|| matches!(balancer.choose_host(black_box(&request)), nuncio_core::upstream::Choice::Host(_)));

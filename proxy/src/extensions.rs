@@ -35,6 +35,8 @@ fn support() -> Support {
         upstream::circuit_breaker::SUPPORTED,
         upstream::http_options::SUPPORTED,
         upstream::lb_config::SUPPORTED,
+        upstream::lb_config::SUPPORTED_POLICIES[0],
+        upstream::lb_config::SUPPORTED_POLICIES[1],
         format::SUPPORTED,
         access_log::SUPPORTED,
         access_log::filter::SUPPORTED,

@@ -144,6 +144,20 @@ pub mod cluster {
         }
     }
     crate::stats! {
+        /// How evenly a ring of hashes is shared. Main counts this and the next.
+        pub RingHash at ["ring_hash_lb."] {
+            gauge MAX_HASHES_PER_HOST;
+            gauge MIN_HASHES_PER_HOST;
+            gauge RING_SIZE = "size";
+        }
+    }
+    crate::stats! {
+        pub Maglev at ["maglev_lb."] {
+            gauge MAX_ENTRIES_PER_HOST;
+            gauge MIN_ENTRIES_PER_HOST;
+        }
+    }
+    crate::stats! {
         /// 1 while a limit is reached; by priority.
         pub CircuitBreakers at ["circuit_breakers.default.", "circuit_breakers.high."] {
             gauge CX_OPEN;

@@ -4,6 +4,9 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::metadata::Metadata;
 use crate::net::Address;
@@ -317,6 +320,9 @@ pub struct Host {
     metadata: arc_swap::ArcSwap<Metadata>,
     /// Where a logical host is now.
     place: Option<Box<arc_swap::ArcSwap<Place>>>,
+    created: Instant,
+    /// Milliseconds after `created` when its active checks passed after they had failed.
+    well_since: AtomicU64,
     pub load: HostLoad,
 }
 
@@ -334,6 +340,8 @@ impl Host {
                 .logical
                 .clone()
                 .map(|addresses| Box::new(arc_swap::ArcSwap::from_pointee(Place::of(addresses)))),
+            created: Instant::now(),
+            well_since: AtomicU64::new(0),
             load: HostLoad::default(),
             spec,
         }
@@ -431,7 +439,16 @@ impl Host {
     }
 
     pub fn set_flags(&self, flags: HealthFlags) {
-        self.flags.store(flags.0, Relaxed);
+        let before = HealthFlags(self.flags.swap(flags.0, Relaxed));
+        if before.contains(HealthFlag::FailedActiveHc) && !flags.contains(HealthFlag::FailedActiveHc) {
+            self.well_since.store(self.created.elapsed().as_millis() as u64, Relaxed);
+        }
+    }
+
+    /// For how long it is known and its active checks pass, if there are any.
+    pub fn well_for(&self, now: Instant) -> Duration {
+        let since = self.created + Duration::from_millis(self.well_since.load(Relaxed));
+        now.saturating_duration_since(since)
     }
 
     pub fn health(&self) -> Health {

@@ -27,7 +27,8 @@ supports!(CLUSTER = "envoy.config.cluster.v3.Cluster" {
     max_requests_per_connection, circuit_breakers, common_http_protocol_options, http_protocol_options,
     typed_extension_protocol_options, wait_for_warm_on_init, upstream_bind_config, common_lb_config, transport_socket,
     metadata, upstream_connection_options, close_connections_on_host_health_failure, ignore_health_on_host_removal,
-    load_balancing_policy, least_request_lb_config, round_robin_lb_config
+    load_balancing_policy, least_request_lb_config, round_robin_lb_config, ring_hash_lb_config, maglev_lb_config,
+    lb_policy, lb_subset_config
 } noop {
     cleanup_interval: "only hosts that requests bring are cleaned up",
     preconnect_policy: "connections are made when they are needed",
@@ -36,17 +37,16 @@ supports!(CLUSTER = "envoy.config.cluster.v3.Cluster" {
 } values {
     // What each of them reads stands beside it.
     r#type: ["STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"],
-    lb_policy: ["ROUND_ROBIN", "RANDOM", "LEAST_REQUEST", "CLUSTER_PROVIDED", "LOAD_BALANCING_POLICY_CONFIG"],
     protocol_selection: ["USE_CONFIGURED_PROTOCOL"],
 });
 supports!(CUSTOM_TYPE = "envoy.config.cluster.v3.Cluster.CustomClusterType" { name, typed_config });
 supports!(COMMON_LB = "envoy.config.cluster.v3.Cluster.CommonLbConfig" {
     healthy_panic_threshold, update_merge_window, ignore_new_hosts_until_first_hc, close_connections_on_host_set_change,
-    override_host_status
+    override_host_status, zone_aware_lb_config, locality_weighted_lb_config, consistent_hashing_lb_config
 });
-supports!(ROUND_ROBIN_LB = "envoy.config.cluster.v3.Cluster.RoundRobinLbConfig" {});
+supports!(ROUND_ROBIN_LB = "envoy.config.cluster.v3.Cluster.RoundRobinLbConfig" { slow_start_config });
 supports!(LEAST_REQUEST_LB = "envoy.config.cluster.v3.Cluster.LeastRequestLbConfig" {
-    choice_count, active_request_bias
+    choice_count, active_request_bias, slow_start_config
 });
 supports!(HOST_STATUSES = "envoy.config.core.v3.HealthStatusSet" { statuses });
 supports!(CONNECTION_OPTIONS = "envoy.config.cluster.v3.UpstreamConnectionOptions" {

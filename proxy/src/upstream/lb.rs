@@ -1,22 +1,41 @@
 //! Balancing: which host of a cluster takes a request.
 //!
-//! [`priority`] decides over health: which priority, and there the healthy hosts, the degraded ones, or in panic all of
-//! them. A [`Policy`] then picks one host of that list. [`Balancer`] joins the two, so that a policy is one small file
-//! and knows nothing of health.
+//! - [`priority`] decides over health: which priority, and there the healthy hosts, the degraded ones, or in panic all
+//!   of them; `locality` over localities with weights
+//! - a [`Policy`] ([`round_robin`], [`least_request`], [`random`]) picks one host of a list; [`balancer`](self::balancer)
+//!   joins it with those, so that a policy is one small file and knows nothing of health
+//! - `hashing` with `ring` and `maglev` sends equal hashes to equal hosts
+//! - `subset` has a balancer for each part of a cluster that routes ask for by `labels`
+//! - [`shared`]: what main builds of all this for the workers
 
+mod balancer;
 pub mod edf;
+mod hashing;
 pub mod labels;
 pub mod least_request;
+mod locality;
+mod maglev;
 pub mod priority;
 pub mod random;
+mod ring;
 pub mod round_robin;
+pub mod shared;
+pub mod slow_start;
+mod subset;
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use nuncio_core::random::Rng;
 use nuncio_core::upstream::{Choice, Host, HostSet, Hosts, LbContext, LoadBalancer, PrioritySet};
 
-use self::priority::{Availability, PriorityState};
+pub use self::balancer::Balancer;
+pub use self::hashing::Evenness;
+use self::hashing::HashBalancer;
+use self::priority::Availability;
+use self::shared::{Shared, SubsetCounts};
+use self::slow_start::SlowStarts;
+use self::subset::SubsetBalancer;
 use super::cluster::{LbConfig, LbPolicy};
 
 /// Picks one of a list of hosts.
@@ -31,86 +50,69 @@ pub trait Policy {
     fn pick<'a>(&mut self, list: &mut Self::List, hosts: &'a [Arc<Host>], random: u64) -> Option<&'a Arc<Host>>;
 }
 
-/// Told when traffic goes to a priority in panic.
-pub type OnPanic = Box<dyn Fn()>;
+/// Who counts what balancers do, and knows what goes on in their cluster.
+pub trait Observer {
+    /// Traffic goes to a priority in panic.
+    fn panic(&self) {}
 
-/// Makes the balancer that a cluster is configured with.
-pub fn balancer(config: &LbConfig, hosts: &Arc<PrioritySet>, rng: &Rng, on_panic: OnPanic) -> Box<dyn LoadBalancer> {
-    fn with<P: Policy + 'static>(
-        policy: P,
-        config: &LbConfig,
-        hosts: &Arc<PrioritySet>,
-        rng: &Rng,
-        on_panic: OnPanic,
-    ) -> Box<dyn LoadBalancer> {
-        Box::new(Balancer::new(policy, config.panic_threshold, hosts, rng.clone(), on_panic))
+    /// Requests under way in the whole cluster.
+    fn active_requests(&self) -> u32 {
+        0
     }
+
+    /// A request goes to the subset that it asked for.
+    fn subset_selected(&self) {}
+
+    /// A request goes to the fallback; `panic`: even there was nobody.
+    fn subset_fallback(&self, panic: bool) {
+        let _ = panic;
+    }
+
+    /// The subsets are others now.
+    fn subsets(&self, counts: SubsetCounts) {
+        let _ = counts;
+    }
+}
+
+/// What balancers use of their worker.
+#[derive(Clone)]
+pub struct Surroundings {
+    pub rng: Rng,
+    pub observer: Rc<dyn Observer>,
+}
+
+/// Makes the balancer that a cluster is configured with; `shared` is what main built for it, if its policy needs that.
+pub fn balancer(
+    config: &LbConfig,
+    hosts: &Arc<PrioritySet>,
+    shared: Option<&Arc<Shared>>,
+    around: &Surroundings,
+) -> Box<dyn LoadBalancer> {
+    if let Some(shared) = shared {
+        if let Some(subsets) = SubsetBalancer::new(config, shared, around) {
+            return Box::new(subsets);
+        }
+        if let Some(tables) = shared.tables() {
+            return Box::new(Hashed { inner: HashBalancer::new(config, tables, around), shared: shared.clone() });
+        }
+    }
+    plain(config, hosts, around)
+}
+
+/// For policies that need nothing shared.
+fn plain(config: &LbConfig, hosts: &Arc<PrioritySet>, around: &Surroundings) -> Box<dyn LoadBalancer> {
+    let rng = &around.rng;
+    let slow = SlowStarts::new(config.slow_start.clone());
     match config.policy {
-        LbPolicy::RoundRobin => with(round_robin::RoundRobin::new(rng), config, hosts, rng, on_panic),
-        LbPolicy::Random => with(random::Random, config, hosts, rng, on_panic),
-        LbPolicy::LeastRequest { choices, bias } => {
-            with(least_request::LeastRequest::new(choices, bias, rng), config, hosts, rng, on_panic)
+        LbPolicy::RoundRobin => Box::new(Balancer::new(round_robin::RoundRobin::new(slow, rng), config, hosts, around)),
+        LbPolicy::LeastRequest { choices, bias, full_scan } => {
+            let policy = least_request::LeastRequest::new(choices, bias, full_scan, slow, rng);
+            Box::new(Balancer::new(policy, config, hosts, around))
         }
-    }
-}
-
-/// A policy behind the choice of priority and health.
-pub struct Balancer<P: Policy> {
-    policy: P,
-    hosts: Arc<PrioritySet>,
-    state: PriorityState,
-    panic_threshold: u32,
-    lists: Vec<[P::List; 3]>,
-    rng: Rng,
-    on_panic: OnPanic,
-}
-
-impl<P: Policy> Balancer<P> {
-    pub fn new(policy: P, panic_threshold: u32, hosts: &Arc<PrioritySet>, rng: Rng, on_panic: OnPanic) -> Self {
-        let mut new = Self {
-            policy,
-            hosts: Arc::default(),
-            state: PriorityState::default(),
-            panic_threshold,
-            lists: Vec::new(),
-            rng,
-            on_panic,
-        };
-        new.hosts_changed(hosts);
-        new
-    }
-
-    fn choose_once(&mut self, context: &LbContext<'_>) -> Option<&Arc<Host>> {
-        let random = context.hash.unwrap_or_else(|| self.rng.u64());
-        let (priority, availability) = self.choose_list(context, random)?;
-        let hosts = listed(self.hosts.priorities.get(priority)?, availability);
-        if hosts.is_empty() {
-            return None;
+        // What hashes has its tables from main.
+        LbPolicy::Random | LbPolicy::RingHash(_) | LbPolicy::Maglev(_) => {
+            Box::new(Balancer::new(random::Random, config, hosts, around))
         }
-        self.policy.pick(&mut self.lists[priority][availability as usize], hosts, random)
-    }
-
-    fn choose_list(&self, context: &LbContext<'_>, random: u64) -> Option<(usize, Availability)> {
-        let (priority, availability) = match context.priority_load {
-            Some(load) => priority::choose(load, random)?,
-            None => self.state.choose(random)?,
-        };
-        if self.state.in_panic(priority) {
-            (self.on_panic)();
-            return Some((priority, Availability::All));
-        }
-        Some((priority, availability))
-    }
-
-    /// Chance, or a hash, met only rejected hosts: one that is not rejected, if there is any. Envoy takes the last one
-    /// it met.
-    fn search(&self, context: &LbContext<'_>) -> Option<Arc<Host>> {
-        let reject = context.reject?;
-        let random = self.rng.u64();
-        let (priority, availability) = self.choose_list(context, random)?;
-        let hosts = listed(self.hosts.priorities.get(priority)?, availability);
-        let start = (random % hosts.len().max(1) as u64) as usize;
-        hosts[start..].iter().chain(&hosts[..start]).find(|host| !reject(host)).cloned()
     }
 }
 
@@ -122,32 +124,21 @@ fn listed(set: &HostSet, availability: Availability) -> &Hosts {
     }
 }
 
-impl<P: Policy> LoadBalancer for Balancer<P> {
+/// A hashing policy of a whole cluster.
+struct Hashed {
+    inner: HashBalancer,
+    shared: Arc<Shared>,
+}
+
+impl LoadBalancer for Hashed {
     fn choose_host(&mut self, context: &LbContext<'_>) -> Choice {
-        let mut left = context.reselections;
-        loop {
-            let Some(host) = self.choose_once(context) else { return Choice::None };
-            if !context.reject.is_some_and(|reject| reject(host)) {
-                return Choice::Host(host.clone());
-            }
-            if left == 0 {
-                let last = host.clone();
-                return Choice::Host(self.search(context).unwrap_or(last));
-            }
-            left -= 1;
-        }
+        self.inner.choose(context)
     }
 
-    fn hosts_changed(&mut self, hosts: &Arc<PrioritySet>) {
-        self.lists.resize_with(hosts.priorities.len(), Default::default);
-        for (at, set) in hosts.priorities.iter().enumerate() {
-            // A priority that did not change keeps its picture, and so its turns.
-            if !self.hosts.priorities.get(at).is_some_and(|old| Arc::ptr_eq(old, set)) {
-                self.lists[at].iter_mut().for_each(|list| self.policy.list_changed(list));
-            }
+    fn hosts_changed(&mut self, _: &Arc<PrioritySet>) {
+        if let Some(tables) = self.shared.tables() {
+            self.inner.set_tables(tables);
         }
-        self.hosts = hosts.clone();
-        self.state = PriorityState::new(hosts, self.panic_threshold);
     }
 }
 

@@ -1,20 +1,39 @@
-//! `lb_policy`, `load_balancing_policy` and `common_lb_config`: how a cluster balances, checked.
+//! `lb_policy`, `load_balancing_policy`, `lb_subset_config` and `common_lb_config`: how a cluster balances, checked.
+//!
+//! The old fields and the new extensions say the same things; both end in one [`LbConfig`].
+
+mod subset;
+mod typed;
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::cluster::v3 as pb;
-use nuncio_api::pb::envoy::extensions::load_balancing_policies as policies;
-use nuncio_api::pb::google::protobuf::Any;
+use nuncio_api::pb::envoy::extensions::load_balancing_policies::common::v3 as common_pb;
+use nuncio_api::prost::Message;
 use nuncio_api::support::Entry;
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
+use nuncio_core::time::duration;
 
-supports!(POLICIES = "envoy.config.cluster.v3.LoadBalancingPolicy" { policies });
-supports!(POLICY = "envoy.config.cluster.v3.LoadBalancingPolicy.Policy" { typed_extension_config });
-supports!(ROUND_ROBIN = "envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin" {});
-supports!(RANDOM = "envoy.extensions.load_balancing_policies.random.v3.Random" {});
-supports!(LEAST_REQUEST = "envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest" {
-    choice_count, active_request_bias
-} values {
-    selection_method: ["N_CHOICES"],
+pub use subset::{Fallback, Selector, SubsetConfig};
+
+supports!(RING_HASH_LB = "envoy.config.cluster.v3.Cluster.RingHashLbConfig" {
+    minimum_ring_size, maximum_ring_size, hash_function
+});
+supports!(MAGLEV_LB = "envoy.config.cluster.v3.Cluster.MaglevLbConfig" { table_size });
+supports!(SLOW_START = "envoy.config.cluster.v3.Cluster.SlowStartConfig" {
+    slow_start_window, aggression, min_weight_percent
+});
+supports!(HASHING = "envoy.config.cluster.v3.Cluster.CommonLbConfig.ConsistentHashingLbConfig" {
+    use_hostname_for_hashing, hash_balance_factor
+});
+supports!(LOCALITY_WEIGHTED = "envoy.config.cluster.v3.Cluster.CommonLbConfig.LocalityWeightedLbConfig" {});
+supports!(ZONE_AWARE = "envoy.config.cluster.v3.Cluster.CommonLbConfig.ZoneAwareLbConfig" {
+    fail_traffic_on_panic
+} noop {
+    routing_enabled: "zones are not preferred",
+    min_cluster_size: "zones are not preferred",
 });
 supports!(RUNTIME_DOUBLE = "envoy.config.core.v3.RuntimeDouble" {
     default_value
@@ -23,112 +42,255 @@ supports!(RUNTIME_DOUBLE = "envoy.config.core.v3.RuntimeDouble" {
 });
 
 /// What is honoured of the messages read here.
-pub static SUPPORTED: &[&Entry] = &[&POLICIES, &POLICY, &ROUND_ROBIN, &RANDOM, &LEAST_REQUEST, &RUNTIME_DOUBLE];
+pub static SUPPORTED: &[&Entry] =
+    &[&RING_HASH_LB, &MAGLEV_LB, &SLOW_START, &HASHING, &LOCALITY_WEIGHTED, &ZONE_AWARE, &RUNTIME_DOUBLE];
+/// The same of the extensions.
+pub static SUPPORTED_POLICIES: &[&[&Entry]] = &[typed::SUPPORTED, subset::SUPPORTED];
 
 /// How a cluster balances.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LbConfig {
     pub policy: LbPolicy,
     /// `healthy_panic_threshold` in whole percent.
     pub panic_threshold: u32,
+    /// In panic nobody gets traffic, rather than everybody.
+    pub fail_on_panic: bool,
+    /// Localities share traffic by their weights.
+    pub locality_weighted: bool,
+    pub slow_start: Option<Arc<SlowStart>>,
+    pub subsets: Option<Arc<SubsetConfig>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LbPolicy {
     RoundRobin,
     Random,
-    LeastRequest { choices: u32, bias: f64 },
+    LeastRequest { choices: u32, bias: f64, full_scan: bool },
+    RingHash(RingHash),
+    Maglev(Maglev),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingHash {
+    pub min_size: u64,
+    pub max_size: u64,
+    /// MURMUR_HASH_2 instead of XX_HASH.
+    pub murmur: bool,
+    pub hashing: Hashing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Maglev {
+    pub table_size: u32,
+    pub hashing: Hashing,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hashing {
+    pub use_hostname: bool,
+    /// No host gets more than so many percent of an equal share; 0 is without bound.
+    pub balance_factor: u32,
+}
+
+/// New hosts get less at first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SlowStart {
+    pub window: Duration,
+    pub aggression: f64,
+    /// Of 1.
+    pub min_weight: f64,
 }
 
 impl Default for LbConfig {
     fn default() -> Self {
-        Self { policy: LbPolicy::RoundRobin, panic_threshold: 50 }
+        Self {
+            policy: LbPolicy::RoundRobin,
+            panic_threshold: 50,
+            fail_on_panic: false,
+            locality_weighted: false,
+            slow_start: None,
+            subsets: None,
+        }
     }
 }
 
 pub(super) fn from_cluster(message: &pb::Cluster) -> Result<LbConfig, ConfigError> {
-    let threshold = message.common_lb_config.as_ref().and_then(|common| common.healthy_panic_threshold.as_ref());
-    // A fraction of a percent is cut off, as Envoy does.
-    let panic_threshold = threshold.map_or(50, |percent| percent.value.clamp(0.0, 100.0) as u32);
-    let by_enum = pb::cluster::LbPolicy::try_from(message.lb_policy).unwrap_or_default();
-    let policy = match &message.load_balancing_policy {
-        Some(list) => {
-            if message.lb_subset_config.is_some() {
-                let reason = "cluster: load_balancing_policy cannot be combined with lb_subset_config";
-                return Err(ConfigError::new("load_balancing_policy", reason));
-            }
-            from_list(&message.name, list)?
-        }
-        None => from_enum(message, by_enum)?,
+    use pb::cluster::common_lb_config::LocalityConfigSpecifier as Locality;
+    let common = message.common_lb_config.as_ref();
+    let threshold = common.and_then(|common| common.healthy_panic_threshold.as_ref());
+    let locality = common.and_then(|common| common.locality_config_specifier.as_ref());
+    let defaults = LbConfig {
+        // A fraction of a percent is cut off, as Envoy does.
+        panic_threshold: threshold.map_or(50, |percent| percent.value.clamp(0.0, 100.0) as u32),
+        fail_on_panic: matches!(locality, Some(Locality::ZoneAwareLbConfig(zone)) if zone.fail_traffic_on_panic),
+        locality_weighted: matches!(locality, Some(Locality::LocalityWeightedLbConfig(_))),
+        ..LbConfig::default()
     };
-    Ok(LbConfig { policy, panic_threshold })
+    if let Some(list) = &message.load_balancing_policy {
+        if message.lb_subset_config.is_some() {
+            let reason = "cluster: load_balancing_policy cannot be combined with lb_subset_config";
+            return Err(ConfigError::new("load_balancing_policy", reason));
+        }
+        return typed::from_list(&message.name, list, &defaults).map_err(|e| e.within("load_balancing_policy"));
+    }
+    let mut config = from_enum(message, defaults)?;
+    if let Some(subsets) = message.lb_subset_config.as_ref().filter(|subsets| !subsets.subset_selectors.is_empty()) {
+        config.subsets = subset::from_cluster(subsets).map(Some).map_err(|e| e.within("lb_subset_config"))?;
+    }
+    Ok(config)
 }
 
-fn from_enum(message: &pb::Cluster, policy: pb::cluster::LbPolicy) -> Result<LbPolicy, ConfigError> {
+fn from_enum(message: &pb::Cluster, mut config: LbConfig) -> Result<LbConfig, ConfigError> {
+    use pb::cluster::LbConfig as Detail;
     use pb::cluster::LbPolicy as Enum;
-    match policy {
-        Enum::RoundRobin => Ok(LbPolicy::RoundRobin),
-        Enum::Random => Ok(LbPolicy::Random),
+    let detail = message.lb_config.as_ref();
+    config.policy = match pb::cluster::LbPolicy::try_from(message.lb_policy).unwrap_or_default() {
+        Enum::RoundRobin => {
+            if let Some(Detail::RoundRobinLbConfig(detail)) = detail {
+                config.slow_start = slow_start(detail.slow_start_config.as_ref());
+            }
+            LbPolicy::RoundRobin
+        }
+        Enum::Random => LbPolicy::Random,
         Enum::LeastRequest => {
-            let config = match &message.lb_config {
-                Some(pb::cluster::LbConfig::LeastRequestLbConfig(config)) => config.clone(),
+            let detail = match detail {
+                Some(Detail::LeastRequestLbConfig(detail)) => detail.clone(),
                 _ => Default::default(),
             };
-            Ok(LbPolicy::LeastRequest {
-                choices: config.choice_count.map_or(2, |count| count.value),
-                bias: config.active_request_bias.map_or(1.0, |bias| bias.default_value),
-            })
+            config.slow_start = slow_start(detail.slow_start_config.as_ref());
+            LbPolicy::LeastRequest {
+                choices: detail.choice_count.map_or(2, |count| count.value),
+                bias: detail.active_request_bias.map_or(1.0, |bias| bias.default_value),
+                full_scan: false,
+            }
+        }
+        Enum::RingHash => {
+            let detail = match detail {
+                Some(Detail::RingHashLbConfig(detail)) => *detail,
+                _ => Default::default(),
+            };
+            let murmur = detail.hash_function() == pb::cluster::ring_hash_lb_config::HashFunction::MurmurHash2;
+            let (min, max) = (detail.minimum_ring_size, detail.maximum_ring_size);
+            RingHash::policy(min.map(|v| v.value), max.map(|v| v.value), murmur, hashing(message))?
+        }
+        Enum::Maglev => {
+            let size = match detail {
+                Some(Detail::MaglevLbConfig(detail)) => detail.table_size.map(|v| v.value),
+                _ => None,
+            };
+            Maglev::policy(size, hashing(message))?
         }
         Enum::ClusterProvided => {
-            let reason = format!(
-                "cluster manager: cluster provided LB specified but cluster '{}' did not provide one. \
-                 Check cluster documentation.",
-                message.name
-            );
-            Err(ConfigError::new("lb_policy", reason))
+            let reason = if message.lb_subset_config.is_some() {
+                "cluster: LB policy CLUSTER_PROVIDED cannot be combined with lb_subset_config".to_owned()
+            } else {
+                format!(
+                    "cluster manager: cluster provided LB specified but cluster '{}' did not provide one. \
+                     Check cluster documentation.",
+                    message.name
+                )
+            };
+            return Err(ConfigError::new("lb_policy", reason));
         }
         Enum::LoadBalancingPolicyConfig => {
-            Err(ConfigError::new("lb_policy", "cluster: field load_balancing_policy need to be set"))
+            return Err(ConfigError::new("lb_policy", "cluster: field load_balancing_policy need to be set"));
         }
-        Enum::RingHash | Enum::Maglev => Err(ConfigError::new("lb_policy", "this policy is not implemented")),
-    }
+    };
+    Ok(config)
 }
 
-/// The first policy that is known wins.
-fn from_list(cluster: &str, list: &pb::LoadBalancingPolicy) -> Result<LbPolicy, ConfigError> {
-    let extensions = list.policies.iter().filter_map(|policy| policy.typed_extension_config.as_ref());
-    for (at, any) in extensions.clone().enumerate().filter_map(|(at, e)| Some((at, e.typed_config.as_ref()?))) {
-        if let Some(read) = from_any(any) {
-            return read.map_err(|e| {
-                e.within(&format!("load_balancing_policy.policies[{at}].typed_extension_config.typed_config"))
-            });
-        }
-    }
-    let names: Vec<&str> = extensions.map(|extension| extension.name.as_str()).collect();
-    let reason = format!(
-        "cluster: didn't find a registered load balancer factory implementation for cluster: '{cluster}' \
-         with names from [{}]",
-        names.join(", ")
-    );
-    Err(ConfigError::new("load_balancing_policy", reason))
-}
-
-fn from_any(any: &Any) -> Option<Result<LbPolicy, ConfigError>> {
-    use policies::{least_request::v3::LeastRequest, random::v3::Random, round_robin::v3::RoundRobin};
-    Some(match nuncio_api::any::type_name(&any.type_url) {
-        "envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin" => {
-            nuncio_api::unpack::<RoundRobin>(any).map(|_| LbPolicy::RoundRobin)
-        }
-        "envoy.extensions.load_balancing_policies.random.v3.Random" => {
-            nuncio_api::unpack::<Random>(any).map(|_| LbPolicy::Random)
-        }
-        "envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest" => {
-            let read = |config: LeastRequest| LbPolicy::LeastRequest {
-                choices: config.choice_count.map_or(2, |count| count.value),
-                bias: config.active_request_bias.map_or(1.0, |bias| bias.default_value),
-            };
-            nuncio_api::unpack(any).map(read)
-        }
-        _ => return None,
+fn hashing(message: &pb::Cluster) -> Hashing {
+    let config = message.common_lb_config.as_ref().and_then(|common| common.consistent_hashing_lb_config.as_ref());
+    config.map_or_else(Hashing::default, |config| Hashing {
+        use_hostname: config.use_hostname_for_hashing,
+        balance_factor: config.hash_balance_factor.map_or(0, |v| v.value),
     })
+}
+
+/// The message of the old field or of the extensions: they are the same.
+fn slow_start(message: Option<&impl Message>) -> Option<Arc<SlowStart>> {
+    let same = common_pb::SlowStartConfig::decode(message?.encode_to_vec().as_slice()).ok()?;
+    let window = same.slow_start_window.as_ref().map(duration).filter(|window| !window.is_zero())?;
+    let aggression = same.aggression.map_or(1.0, |aggression| aggression.default_value);
+    Some(Arc::new(SlowStart {
+        window,
+        aggression: if aggression > 0.0 { aggression } else { 1.0 },
+        min_weight: same.min_weight_percent.map_or(0.1, |percent| percent.value / 100.0),
+    }))
+}
+
+impl RingHash {
+    fn policy(min: Option<u64>, max: Option<u64>, murmur: bool, hashing: Hashing) -> Result<LbPolicy, ConfigError> {
+        let (min_size, max_size) = (min.unwrap_or(1024), max.unwrap_or(8 * 1024 * 1024));
+        if min_size > max_size {
+            let reason = format!("ring hash: minimum_ring_size ({min_size}) > maximum_ring_size ({max_size})");
+            return Err(ConfigError::new("ring_hash_lb_config", reason));
+        }
+        Ok(LbPolicy::RingHash(Self { min_size, max_size, murmur, hashing }))
+    }
+}
+
+impl Maglev {
+    fn policy(table_size: Option<u64>, hashing: Hashing) -> Result<LbPolicy, ConfigError> {
+        let size = table_size.unwrap_or(65537);
+        // The loader refuses what is above this bound already.
+        let prime =
+            (2..=5_000_011).contains(&size) && (2..).take_while(|n| n * n <= size).all(|n| !size.is_multiple_of(n));
+        match u32::try_from(size) {
+            Ok(table_size) if prime => Ok(LbPolicy::Maglev(Self { table_size, hashing })),
+            _ => {
+                let reason = "The table size of maglev must be prime number";
+                Err(ConfigError::new("maglev_lb_config.table_size", reason))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nuncio_api::pb::google::protobuf::{Duration as DurationProto, UInt64Value};
+
+    #[test]
+    fn a_table_has_a_prime_number_of_places() {
+        assert!(
+            Maglev::policy(None, Hashing::default()).is_ok() && Maglev::policy(Some(2), Hashing::default()).is_ok()
+        );
+        for wrong in [0, 1, 4, 65536] {
+            let error = Maglev::policy(Some(wrong), Hashing::default()).unwrap_err();
+            assert_eq!(error.reason, "The table size of maglev must be prime number");
+        }
+    }
+
+    #[test]
+    fn a_ring_is_not_larger_than_it_may_be() {
+        let ring = |min| {
+            let config = pb::cluster::RingHashLbConfig {
+                minimum_ring_size: Some(UInt64Value { value: min }),
+                maximum_ring_size: Some(UInt64Value { value: 8 }),
+                ..Default::default()
+            };
+            from_cluster(&pb::Cluster {
+                lb_policy: pb::cluster::LbPolicy::RingHash as i32,
+                lb_config: Some(pb::cluster::LbConfig::RingHashLbConfig(config)),
+                ..Default::default()
+            })
+        };
+        assert!(
+            matches!(ring(8).unwrap().policy, LbPolicy::RingHash(ring) if (ring.min_size, ring.max_size) == (8, 8))
+        );
+        let reason = "ring hash: minimum_ring_size (9) > maximum_ring_size (8)";
+        assert_eq!(ring(9).unwrap_err().reason, reason);
+    }
+
+    #[test]
+    fn slow_start_is_read_from_both_messages() {
+        let window = Some(DurationProto { seconds: 60, nanos: 0 });
+        let old = pb::cluster::SlowStartConfig { slow_start_window: window, ..Default::default() };
+        let new = common_pb::SlowStartConfig { slow_start_window: window, ..Default::default() };
+        let wanted = SlowStart { window: Duration::from_secs(60), aggression: 1.0, min_weight: 0.1 };
+        assert_eq!(slow_start(Some(&old)).as_deref(), Some(&wanted));
+        assert_eq!(slow_start(Some(&new)).as_deref(), Some(&wanted));
+        assert_eq!(slow_start(None::<&common_pb::SlowStartConfig>), None);
+    }
 }

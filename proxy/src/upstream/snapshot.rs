@@ -7,6 +7,7 @@ use nuncio_core::upstream::{Host, PrioritySet};
 
 use super::circuit_breaker::CircuitBreakers;
 use super::cluster::ClusterConfig;
+use super::lb;
 
 /// A cluster at one moment: immutable but for what lies behind its hosts and permits, shared by all threads.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub struct ClusterSnapshot {
     /// The same object for as long as the configuration stays the same.
     pub config: Arc<ClusterConfig>,
     pub breakers: Arc<CircuitBreakers>,
+    /// What main builds of the hosts for balancers that need it; the same object for as long as the configuration.
+    pub shared: Option<Arc<lb::shared::Shared>>,
     pub hosts: Arc<PrioritySet>,
     /// Where the cluster's stats are counted; the same over changes of its configuration.
     pub scope: ScopeId,

@@ -204,8 +204,13 @@ impl House {
 
     pub fn publish(&self, config: Arc<ClusterConfig>, hosts: &[Arc<Host>]) {
         let set = PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts.to_vec(), |_| 0, 140))] };
-        let snapshot =
-            ClusterSnapshot { config, breakers: Default::default(), hosts: Arc::new(set), scope: self.scope };
+        let snapshot = ClusterSnapshot {
+            config,
+            breakers: Default::default(),
+            shared: None,
+            hosts: Arc::new(set),
+            scope: self.scope,
+        };
         self.clusters.apply(&[ClusterUpdate::Set(Arc::new(snapshot))]);
     }
 

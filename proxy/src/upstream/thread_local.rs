@@ -14,13 +14,13 @@ use nuncio_core::random::Rng;
 use nuncio_core::stats::lists::cluster::{
     self as stat, Connections, Failures, LoadBalancer as LbStats, Rare, ResponseTime, Retries, Traffic,
 };
-use nuncio_core::stats::{CodeStats, Codes, ScopeId, Stats, WorkerStats};
+use nuncio_core::stats::{AmountGuard, CodeStats, Codes, ScopeId, Stats, WorkerStats};
 use nuncio_core::upstream::{Choice, ClusterInfo, Host, LbContext, LoadBalancer, PrioritySet};
 
 use super::circuit_breaker::{CircuitBreakers, Permit, Priority, Resource};
 use super::cluster::ClusterConfig;
 use super::http_options::UpstreamProtocol;
-use super::lb;
+use super::lb::{self, shared::SubsetCounts};
 use super::pool::http1::{Acquire, Http1Pool};
 use super::pool::http2::Http2Pool;
 use super::pool::stream::AcquireStream;
@@ -120,7 +120,7 @@ pub struct ClusterStats {
     codes: CodeStats,
     codes_internal: CodeStats,
     codes_external: CodeStats,
-    codes_retry: CodeStats,
+    codes_retry: OnceCell<Box<CodeStats>>,
     response_time: Stats<ResponseTime>,
     response_time_internal: Stats<ResponseTime>,
     response_time_external: Stats<ResponseTime>,
@@ -138,7 +138,7 @@ impl ClusterStats {
             codes: CodeStats::new(worker, scope, Codes::Cluster),
             codes_internal: CodeStats::new(worker, scope, Codes::Internal),
             codes_external: CodeStats::new(worker, scope, Codes::External),
-            codes_retry: CodeStats::new(worker, scope, Codes::Retry),
+            codes_retry: OnceCell::new(),
             response_time: Stats::new(worker, scope),
             response_time_internal: Stats::under(worker, scope, 1),
             response_time_external: Stats::under(worker, scope, 2),
@@ -155,7 +155,8 @@ impl ClusterStats {
 
     /// An answer that nobody gets, because the request is tried again.
     pub fn charge_retried(&self, status: u16) {
-        self.codes_retry.charge(status);
+        let make = || Box::new(CodeStats::new(self.traffic.worker(), self.traffic.scope(), Codes::Retry));
+        self.codes_retry.get_or_init(make).charge(status);
     }
 
     /// A whole answer took so many milliseconds.
@@ -173,6 +174,35 @@ pub struct ClusterLocal {
     breakers: Arc<CircuitBreakers>,
     stats: Rc<ClusterStats>,
     client_options: OnceCell<Rc<ClientOptions>>,
+    /// `lb_subsets_active`, this worker's share.
+    subsets: RefCell<Option<Box<AmountGuard<LbStats>>>>,
+}
+
+impl lb::Observer for ClusterLocal {
+    fn panic(&self) {
+        self.stats.load_balancer.inc(stat::LB_HEALTHY_PANIC);
+    }
+
+    fn active_requests(&self) -> u32 {
+        Priority::ALL.iter().map(|priority| self.breakers.in_use(*priority, Resource::Requests)).sum()
+    }
+
+    fn subset_selected(&self) {
+        self.stats.load_balancer.inc(stat::LB_SUBSETS_SELECTED);
+    }
+
+    fn subset_fallback(&self, panic: bool) {
+        let counter = if panic { stat::LB_SUBSETS_FALLBACK_PANIC } else { stat::LB_SUBSETS_FALLBACK };
+        self.stats.load_balancer.inc(counter);
+    }
+
+    fn subsets(&self, counts: SubsetCounts) {
+        let stats = &self.stats.load_balancer;
+        stats.add(stat::LB_SUBSETS_CREATED, counts.created);
+        stats.add(stat::LB_SUBSETS_REMOVED, counts.removed);
+        let mut gauge = self.subsets.borrow_mut();
+        gauge.get_or_insert_with(|| Box::new(stats.amount(stat::LB_SUBSETS_ACTIVE))).set(counts.active);
+    }
 }
 
 impl ClusterLocal {
@@ -211,18 +241,18 @@ const CROWDED: usize = 16;
 impl ThreadLocalCluster {
     fn new(context: &Rc<ClusterContext>, snapshot: &ClusterSnapshot, stats: Option<Rc<ClusterStats>>) -> Rc<Self> {
         let stats = stats.unwrap_or_else(|| Rc::new(ClusterStats::new(&context.stats, snapshot.scope)));
-        let panics = stats.clone();
-        let on_panic = Box::new(move || panics.load_balancer.inc(stat::LB_HEALTHY_PANIC));
-        let balancer = lb::balancer(&snapshot.config.lb, &snapshot.hosts, &context.rng, on_panic);
-        let local = ClusterLocal {
+        let local = Rc::new(ClusterLocal {
             context: context.clone(),
             config: snapshot.config.clone(),
             breakers: snapshot.breakers.clone(),
             stats,
             client_options: OnceCell::new(),
-        };
+            subsets: RefCell::default(),
+        });
+        let around = lb::Surroundings { rng: context.rng.clone(), observer: local.clone() };
+        let balancer = lb::balancer(&snapshot.config.lb, &snapshot.hosts, snapshot.shared.as_ref(), &around);
         Rc::new(Self {
-            local: Rc::new(local),
+            local,
             hosts: RefCell::new(snapshot.hosts.clone()),
             balancer: RefCell::new(balancer),
             pools: RefCell::default(),

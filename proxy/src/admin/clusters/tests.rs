@@ -16,7 +16,7 @@ fn snapshot(message: &pb::Cluster, specs: Vec<HostSpec>) -> Arc<ClusterSnapshot>
     let mut store = Store::new();
     let scope = store.scope(&cluster::SCOPE, config.name());
     let hosts = Arc::new(PrioritySet { priorities: vec![Arc::new(set)] });
-    Arc::new(ClusterSnapshot { config: Arc::new(config), breakers: Arc::default(), hosts, scope })
+    Arc::new(ClusterSnapshot { config: Arc::new(config), breakers: Arc::default(), shared: None, hosts, scope })
 }
 
 /// Named `a`: a draining host and one on a unix socket.

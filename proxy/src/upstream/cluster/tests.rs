@@ -121,7 +121,10 @@ fn the_first_known_policy_of_the_list_wins() {
         ("l", nuncio_api::pack(&least)),
         ("r", nuncio_api::pack(&random::v3::Random::default())),
     ];
-    assert_eq!(read(&policies(list)).unwrap().lb.policy, LbPolicy::LeastRequest { choices: 4, bias: 1.0 });
+    assert_eq!(
+        read(&policies(list)).unwrap().lb.policy,
+        LbPolicy::LeastRequest { choices: 4, bias: 1.0, full_scan: false }
+    );
     assert_eq!(
         read(&policies(vec![("x", unknown.clone())])).unwrap_err(),
         "load_balancing_policy: cluster: didn't find a registered load balancer factory implementation for cluster: \

@@ -5,17 +5,18 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use nuncio_core::stats::lists::cluster::{
-    self as stat, CircuitBreakers as OpenList, CircuitBreakersRemaining as RemainingList, Membership, Subscription,
-    Updates,
+    self as stat, CircuitBreakers as OpenList, CircuitBreakersRemaining as RemainingList, LoadBalancer as LbStats,
+    Maglev as MaglevList, Membership, RingHash as RingList, Subscription, Updates,
 };
-use nuncio_core::stats::{Gauge, List, Stats, Store};
+use nuncio_core::stats::{AmountGuard, Gauge, List, ScopeId, Stats, Store};
 use nuncio_core::upstream::{Host, HostSet, PrioritySet};
 use nuncio_discovery::{Assignment, HostSource};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::super::circuit_breaker::{CircuitBreakers, Priority, Resource, Thresholds};
-use super::super::cluster::ClusterConfig;
+use super::super::cluster::{ClusterConfig, LbConfig, LbPolicy};
+use super::super::lb::shared::{Report, Shared};
 use super::super::membership::{self, Applied, Rules};
 use super::super::snapshot::ClusterSnapshot;
 use super::ClusterStatus;
@@ -35,6 +36,7 @@ pub(super) struct Cluster {
     subscription: Option<Box<Stats<Subscription>>>,
     pub(super) merge: Option<Box<Merge>>,
     gauges: Option<Box<BreakerGauges>>,
+    balancing: Option<Box<BalancingGauges>>,
 }
 
 /// A task that ends when this is dropped.
@@ -76,9 +78,11 @@ impl Cluster {
             }
         }
         let breakers = Arc::<CircuitBreakers>::default();
+        let shared = Shared::new(&config.lb);
         Self {
             id,
-            snapshot: Arc::new(ClusterSnapshot { config, breakers, hosts: Arc::default(), scope }),
+            balancing: shared.as_ref().map(|_| Box::new(BalancingGauges::new(store, scope))),
+            snapshot: Arc::new(ClusterSnapshot { config, breakers, shared, hosts: Arc::default(), scope }),
             bytes,
             version,
             last_updated,
@@ -174,9 +178,12 @@ impl Cluster {
     }
 
     fn picture(&mut self, hosts: Arc<PrioritySet>) {
-        let ClusterSnapshot { config, breakers, scope, .. } = &*self.snapshot;
-        let (config, breakers, scope) = (config.clone(), breakers.clone(), *scope);
-        self.snapshot = Arc::new(ClusterSnapshot { config, breakers, hosts, scope });
+        let ClusterSnapshot { config, breakers, shared, scope, .. } = &*self.snapshot;
+        let (config, breakers, shared, scope) = (config.clone(), breakers.clone(), shared.clone(), *scope);
+        if let (Some(shared), Some(gauges)) = (&shared, &mut self.balancing) {
+            gauges.show(&config.lb, &shared.update(&config.lb, &hosts));
+        }
+        self.snapshot = Arc::new(ClusterSnapshot { config, breakers, shared, hosts, scope });
         self.count_members();
     }
 
@@ -223,6 +230,39 @@ impl Cluster {
     pub(super) fn discard(self, store: &mut Store) {
         self.snapshot.hosts.hosts().for_each(|host| host.set_removed());
         store.release(self.snapshot.scope);
+    }
+}
+
+/// What is shown of what balancers share.
+struct BalancingGauges {
+    subsets: Stats<LbStats>,
+    active: AmountGuard<LbStats>,
+    ring: Stats<RingList>,
+    maglev: Stats<MaglevList>,
+}
+
+impl BalancingGauges {
+    fn new(store: &Store, scope: ScopeId) -> Self {
+        let subsets = Stats::<LbStats>::new(store.main(), scope);
+        let active = subsets.amount(stat::LB_SUBSETS_ACTIVE);
+        let (ring, maglev) = (Stats::new(store.main(), scope), Stats::new(store.main(), scope));
+        Self { subsets, active, ring, maglev }
+    }
+
+    /// Main counts subsets as one of the threads, as in Envoy.
+    fn show(&mut self, config: &LbConfig, report: &Report) {
+        self.active.set(report.subsets.active);
+        self.subsets.add(stat::LB_SUBSETS_CREATED, report.subsets.created);
+        self.subsets.add(stat::LB_SUBSETS_REMOVED, report.subsets.removed);
+        let Some(evenness) = report.evenness else { return };
+        if let LbPolicy::Maglev(_) = config.policy {
+            self.maglev.set(stat::MIN_ENTRIES_PER_HOST, evenness.min);
+            self.maglev.set(stat::MAX_ENTRIES_PER_HOST, evenness.max);
+        } else {
+            self.ring.set(stat::RING_SIZE, evenness.size);
+            self.ring.set(stat::MIN_HASHES_PER_HOST, evenness.min);
+            self.ring.set(stat::MAX_HASHES_PER_HOST, evenness.max);
+        }
     }
 }
 

@@ -84,11 +84,11 @@ pub enum Weighted {
 }
 
 impl Weighted {
-    /// What the weights are like now; `weight_of` must be positive.
-    pub fn of(hosts: &[Arc<Host>], weight_of: impl Fn(&Host) -> f64, start: u64) -> Self {
+    /// What the weights are like now; `weight_of` must be positive. `uneven`: equal weights are not what counts.
+    pub fn of(hosts: &[Arc<Host>], weight_of: impl Fn(&Host) -> f64, start: u64, uneven: bool) -> Self {
         let Some((first, others)) = hosts.split_first() else { return Self::Equal };
         let weight = first.weight();
-        if others.iter().all(|host| host.weight() == weight) {
+        if !uneven && others.iter().all(|host| host.weight() == weight) {
             return Self::Equal;
         }
         let weights: Vec<f64> = hosts.iter().map(|host| weight_of(host)).collect();

@@ -7,10 +7,12 @@ use nuncio_core::upstream::Host;
 
 use super::Policy;
 use super::edf::Weighted;
+use super::slow_start::SlowStarts;
 
 pub struct RoundRobin {
     /// Where turns begin, so that workers do not all send their first request to the same host.
     start: u64,
+    slow: SlowStarts,
 }
 
 /// Turns in one list.
@@ -22,13 +24,9 @@ pub struct Turns {
 }
 
 impl RoundRobin {
-    pub fn new(rng: &Rng) -> Self {
-        Self { start: rng.u64() }
+    pub fn new(slow: SlowStarts, rng: &Rng) -> Self {
+        Self { start: rng.u64(), slow }
     }
-}
-
-fn weight_of(host: &Host) -> f64 {
-    f64::from(host.weight())
 }
 
 impl Policy for RoundRobin {
@@ -39,11 +37,12 @@ impl Policy for RoundRobin {
     }
 
     fn pick<'a>(&mut self, list: &mut Turns, hosts: &'a [Arc<Host>], _random: u64) -> Option<&'a Arc<Host>> {
+        let slow = &self.slow;
         if matches!(list.weighted, Weighted::Unknown) {
-            list.weighted = Weighted::of(hosts, weight_of, self.start);
+            list.weighted = Weighted::of(hosts, |host| slow.weight(host), self.start, slow.any(hosts));
         }
         if let Weighted::Schedule(schedule) = &mut list.weighted {
-            return schedule.pick(|index| weight_of(&hosts[index])).map(|index| &hosts[index]);
+            return schedule.pick(|index| slow.weight(&hosts[index])).map(|index| &hosts[index]);
         }
         let turn = list.next.get_or_insert(self.start);
         let host = &hosts[(*turn % hosts.len() as u64) as usize];

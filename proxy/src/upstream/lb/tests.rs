@@ -1,7 +1,8 @@
 use super::super::cluster::{LbConfig, LbPolicy};
+use super::super::lb_config::SlowStart;
 use super::*;
 use nuncio_core::net::Address;
-use nuncio_core::upstream::{HealthFlag, HealthFlags, HostSpec};
+use nuncio_core::upstream::{HealthFlag, HealthFlags, HostSpec, Locality};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,10 +15,27 @@ fn set(hosts: &[Arc<Host>]) -> Arc<PrioritySet> {
     Arc::new(PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts.to_vec(), |_| 0, 140))] })
 }
 
-fn made(policy: LbPolicy, hosts: &Arc<PrioritySet>) -> Box<dyn LoadBalancer> {
-    let config = LbConfig { policy, ..LbConfig::default() };
-    balancer(&config, hosts, &Rng::with_seed(1), Box::new(|| ()))
+pub(super) struct Nobody;
+
+impl Observer for Nobody {}
+
+pub(super) fn around(observer: impl Observer + 'static) -> Surroundings {
+    Surroundings { rng: Rng::with_seed(1), observer: Rc::new(observer) }
 }
+
+fn made(policy: LbPolicy, hosts: &Arc<PrioritySet>) -> Box<dyn LoadBalancer> {
+    configured(LbConfig { policy, ..LbConfig::default() }, hosts)
+}
+
+fn configured(config: LbConfig, hosts: &Arc<PrioritySet>) -> Box<dyn LoadBalancer> {
+    let shared = Shared::new(&config);
+    if let Some(shared) = &shared {
+        shared.update(&config, hosts);
+    }
+    balancer(&config, hosts, shared.as_ref(), &around(Nobody))
+}
+
+const LEAST_REQUEST: LbPolicy = LbPolicy::LeastRequest { choices: 2, bias: 1.0, full_scan: false };
 
 fn port(lb: &mut dyn LoadBalancer, context: &LbContext<'_>) -> Option<u16> {
     match lb.choose_host(context) {
@@ -86,7 +104,7 @@ fn least_request_avoids_the_busy_host() {
     let busy = host(1, 1);
     busy.load.active_requests.fetch_add(1, Relaxed);
     let hosts = set(&[busy.clone(), host(2, 1)]);
-    let mut lb = made(LbPolicy::LeastRequest { choices: 10, bias: 1.0 }, &hosts);
+    let mut lb = made(LbPolicy::LeastRequest { choices: 10, bias: 1.0, full_scan: false }, &hosts);
     assert_eq!(count(&ports(&mut *lb, 10), 1), 0);
     busy.load.active_requests.fetch_sub(1, Relaxed);
     assert!(count(&ports(&mut *lb, 40), 1) > 0);
@@ -95,7 +113,7 @@ fn least_request_avoids_the_busy_host() {
 #[test]
 fn least_request_by_weight_shares_like_turns_while_idle() {
     let hosts = set(&[host(1, 3), host(2, 1)]);
-    let seen = ports(&mut *made(LbPolicy::LeastRequest { choices: 2, bias: 1.0 }, &hosts), 40);
+    let seen = ports(&mut *made(LEAST_REQUEST, &hosts), 40);
     assert_eq!(count(&seen, 1), 30);
 }
 
@@ -104,11 +122,15 @@ fn an_unhealthy_host_gets_nothing_until_panic() {
     let (a, b, c) = (host(1, 1), host(2, 1), host(3, 1));
     let failed = HealthFlags::default().with(HealthFlag::FailedActiveHc);
     a.set_flags(failed);
+    struct Counting(Rc<Cell<u32>>);
+    impl Observer for Counting {
+        fn panic(&self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
     let panics = Rc::new(Cell::new(0));
-    let counted = panics.clone();
-    let on_panic = Box::new(move || counted.set(counted.get() + 1));
     let all = [a, b, c];
-    let mut lb = balancer(&LbConfig::default(), &set(&all), &Rng::with_seed(1), on_panic);
+    let mut lb = balancer(&LbConfig::default(), &set(&all), None, &around(Counting(panics.clone())));
     assert_eq!(count(&ports(&mut *lb, 12), 1), 0);
     all[1].set_flags(failed);
     lb.hosts_changed(&set(&all));
@@ -133,4 +155,80 @@ fn a_rejected_host_is_taken_when_reselections_run_out() {
     let both = |_: &Host| true;
     let context = LbContext { reject: Some(&both), reselections: 3, ..LbContext::default() };
     assert!(port(&mut *lb, &context).is_some());
+}
+
+/// One priority of localities with these weights, in each a number of hosts of which so many are healthy.
+fn localities(parts: &[(u32, u16, u16)]) -> Arc<PrioritySet> {
+    let mut hosts = Vec::new();
+    let zone = |at: usize| Arc::new(Locality { zone: format!("{at}").into(), ..Locality::default() });
+    for (at, (_, all, healthy)) in parts.iter().enumerate() {
+        for n in 0..*all {
+            let address = Address::Ip(([127, 0, 0, 1], at as u16 * 100 + n).into());
+            let host = Host::new(HostSpec { locality: zone(at), ..HostSpec::new(address) });
+            if n >= *healthy {
+                host.set_flags(HealthFlags::default().with(HealthFlag::FailedActiveHc));
+            }
+            hosts.push(Arc::new(host));
+        }
+    }
+    let weight = |locality: &Locality| locality.zone.parse().map_or(0, |at: usize| parts[at].0);
+    Arc::new(PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts, weight, 140))] })
+}
+
+// arch_overview/upstream/load_balancing/locality_weight: effective weights by availability times 1.4.
+#[test]
+fn localities_with_weights_share_by_weight_and_health() {
+    let shares = |parts: &[(u32, u16, u16)]| {
+        let config = LbConfig { locality_weighted: true, ..LbConfig::default() };
+        let seen = ports(&mut *configured(config, &localities(parts)), 100);
+        let of = |at: u16| seen.iter().filter(|port| **port / 100 == at).count();
+        [of(0), of(1)]
+    };
+    assert_eq!(shares(&[(1, 2, 2), (2, 2, 2)]).map(|n| (n + 1) / 33), [1, 2]);
+    // 50 % of the second are left: 0.7 of its weight.
+    assert!((40..=42).contains(&shares(&[(1, 4, 4), (2, 4, 2)])[0]));
+    assert_eq!(shares(&[(1, 2, 2), (0, 2, 2)]), [100, 0]);
+    // Without any weight the localities do not count.
+    assert_eq!(shares(&[(0, 1, 1), (0, 3, 3)]), [25, 75]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_hosts_start_slowly() {
+    let old = host(1, 1);
+    tokio::time::advance(std::time::Duration::from_secs(60)).await;
+    let slow = SlowStart { window: std::time::Duration::from_secs(10), aggression: 1.0, min_weight: 0.1 };
+    let config = LbConfig { slow_start: Some(Arc::new(slow)), ..LbConfig::default() };
+    let mut lb = configured(config, &set(&[old, host(2, 1)]));
+    assert_eq!(count(&ports(&mut *lb, 110), 2), 10);
+    tokio::time::advance(std::time::Duration::from_secs(10)).await;
+    // What it was due to wait for its first turns still counts.
+    assert!(count(&ports(&mut *lb, 100), 2) >= 44);
+}
+
+#[test]
+fn a_full_scan_finds_the_one_idle_host() {
+    let all: Vec<_> = (1..=9).map(|port| host(port, 1)).collect();
+    all.iter().filter(|host| host.address().port() != Some(5)).for_each(|host| {
+        host.load.active_requests.fetch_add(1, Relaxed);
+    });
+    let full_scan = LbPolicy::LeastRequest { choices: 2, bias: 1.0, full_scan: true };
+    assert_eq!(ports(&mut *made(full_scan, &set(&all)), 5), [5; 5]);
+}
+
+#[test]
+fn in_panic_traffic_can_be_refused() {
+    let failed = host(1, 1);
+    failed.set_flags(HealthFlags::default().with(HealthFlag::FailedActiveHc));
+    let config = LbConfig { fail_on_panic: true, ..LbConfig::default() };
+    assert!(ports(&mut *configured(config, &set(&[failed])), 3).is_empty());
+}
+
+#[test]
+fn another_host_is_found_whenever_one_exists() {
+    // Envoy gives up after so many draws and takes a rejected one.
+    let hosts: Vec<_> = (1..=50).map(|port| host(port, 1)).collect();
+    let mut lb = made(LbPolicy::Random, &set(&hosts));
+    let reject = |host: &Host| host.address().port() != Some(33);
+    let context = LbContext { reject: Some(&reject), reselections: 1, ..LbContext::default() };
+    assert_eq!((0..20).filter_map(|_| port(&mut *lb, &context)).collect::<Vec<_>>(), [33; 20]);
 }

@@ -236,10 +236,10 @@ impl Router {
                     self.schedule(wait, failure.is_timeout(), control);
                     return Next::Again;
                 }
-                _ if self.replace_stale(&failure, request, control) => return Next::Again,
+                _ if self.replace_stale(&failure, request, control, manager) => return Next::Again,
                 status => flag(status, control),
             }
-        } else if self.replace_stale(&failure, request, control) {
+        } else if self.replace_stale(&failure, request, control, manager) {
             return Next::Again;
         }
         self.give_up(failure, control)
@@ -278,10 +278,17 @@ impl Router {
     /// The upstream closed a kept connection just as the request was sent on it (RFC 9110 §9.2.2 allows to repeat
     /// some), or says that it did nothing with it (RFC 9113 §8.7 allows to repeat any): once, on another connection,
     /// whatever the retry policy says.
-    fn replace_stale(&mut self, failure: &Failure, request: &RequestHead, control: &StreamControl) -> bool {
+    fn replace_stale(
+        &mut self,
+        failure: &Failure,
+        request: &RequestHead,
+        control: &StreamControl,
+        manager: &HttpConnectionManager,
+    ) -> bool {
         let idempotent = matches!(request.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE");
         let harmless = failure.stale_connection && idempotent || failure.reset == Reset::RemoteRefusedStream;
-        if !harmless || self.replaced_stale || !self.kept.is_whole() {
+        let allowed = || manager.runtime.integer("nuncio.safe_replay") != Some(0);
+        if !harmless || self.replaced_stale || !self.kept.is_whole() || !allowed() {
             return false;
         }
         self.replaced_stale = true;
