@@ -2,7 +2,7 @@
 //!
 //! - [`priority`] decides over health: which priority, and there the healthy hosts, the degraded ones, or in panic all
 //!   of them; `locality` over localities with weights
-//! - a [`Policy`] ([`round_robin`], [`least_request`], [`random`]) picks one host of a list; [`balancer`](self::balancer)
+//! - a [`Policy`] ([`round_robin`], [`least_request`], [`random`]) picks one host of a list; [`balancer()`]
 //!   joins it with those, so that a policy is one small file and knows nothing of health
 //! - `hashing` with `ring` and `maglev` sends equal hashes to equal hosts
 //! - `subset` has a balancer for each part of a cluster that routes ask for by `labels`
