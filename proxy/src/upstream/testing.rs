@@ -162,7 +162,7 @@ impl Stream for Near {
     }
 
     fn poll_read_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        unimplemented!("pools read")
+        unreachable!("pools read, they never wait for readability alone")
     }
 }
 
