@@ -15,6 +15,7 @@ use nuncio_core::upstream::AsyncClient;
 
 use crate::Assignment;
 use crate::dns::DnsResolvers;
+use crate::xds::Files;
 
 /// The hosts of one cluster, from its checked configuration.
 pub trait HostSource {
@@ -62,6 +63,8 @@ pub struct SourceContext {
     /// Over the main thread's own clusters.
     pub client: Rc<dyn AsyncClient>,
     pub node: Arc<Node>,
+    /// Those that are watched.
+    pub files: Files,
 }
 
 /// Receives what a source says.

@@ -46,7 +46,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ),
     ("rustls", &["proxy/src/tls", "testkit"]),
     ("socket2", &["proxy/src/net", "proxy/tests"]),
-    ("nix", &["proxy/src/net", "proxy/tests", "benches"]),
+    ("nix", &["proxy/src/net", "discovery/src/xds/filesystem", "proxy/tests", "benches"]),
     ("tokio::net", &["proxy/src/net", "core/src/net", "proxy/tests", "testkit", "benches"]),
     ("hickory_resolver", &["discovery/src/dns"]),
     ("envoy_types", &["api"]),

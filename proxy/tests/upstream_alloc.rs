@@ -25,6 +25,7 @@ use nuncio_core::time::WallClock;
 use nuncio_core::upstream::{Choice, LbContext};
 use nuncio_discovery::SourceContext;
 use nuncio_discovery::dns::SharedResolvers;
+use nuncio_discovery::xds::Files;
 
 struct Counting;
 
@@ -105,7 +106,8 @@ fn house() -> House {
     let factories = nuncio_discovery::sources::factories();
     let dns = Rc::new(SharedResolvers::new(Rc::default()));
     let (client, node) = (Rc::new(ClusterClient::new(&clusters)), Arc::default());
-    let context = SourceContext { rng: Rng::with_seed(1), clock: WallClock::System, dns, client, node };
+    let context =
+        SourceContext { rng: Rng::with_seed(1), clock: WallClock::System, dns, client, node, files: Files::default() };
     let manager = ClusterManager::new(&store, factories, ClusterDefaults::default(), context);
     House { store, manager, worker: Rc::new(Worker(clusters)) }
 }

@@ -2,24 +2,22 @@
 //! anywhere, changes nothing; one about the cluster without endpoints empties it.
 
 use std::collections::HashSet;
-use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
-use nuncio_api::any::unpack;
 use nuncio_api::pb::envoy::config::cluster::v3::{Cluster, cluster::DiscoveryType};
 use nuncio_api::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
-use nuncio_api::pb::envoy::service::discovery::v3::DiscoveryResponse;
 use nuncio_api::support::Entry;
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::net::Address;
 use nuncio_core::time::duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::assignment::Reader;
 use crate::source::Needs;
-use crate::xds::{ConfigSource, FetchError, Fetcher};
+use crate::xds::subscription::at;
+use crate::xds::{ConfigSource, News, Subscription, Update};
 use crate::{Assignment, HostSink, HostSource, HostSourceFactory, SourceContext, UpdateEvent};
 
 supports!(CLUSTER = "envoy.config.cluster.v3.Cluster" { eds_cluster_config });
@@ -28,8 +26,6 @@ supports!(POLICY = "envoy.config.endpoint.v3.ClusterLoadAssignment.Policy" { end
 
 /// What is honoured of the messages read here.
 pub static SUPPORTED: &[&Entry] = &[&CLUSTER, &EDS, &POLICY];
-
-const RESOURCE: &str = "envoy.config.endpoint.v3.ClusterLoadAssignment";
 
 pub struct Factory;
 
@@ -75,37 +71,30 @@ impl HostSource for Eds {
 
     fn run(self: Box<Self>, context: SourceContext, sink: HostSink) -> LocalBoxFuture<'static, ()> {
         Box::pin(async move {
-            let mut fetcher = Fetcher::new(&self.source, RESOURCE, vec![self.name.clone()], &context);
-            let mut waiting = self.source.initial_fetch_timeout.map(|limit| Instant::now() + limit);
+            let mut subscription = Subscription::new(&self.source, vec![self.name.clone()], &context);
             let mut stale = None;
             loop {
-                let outcome = {
-                    let mut next = pin!(fetcher.next());
-                    loop {
-                        tokio::select! {
-                            biased;
-                            outcome = &mut next => break outcome,
-                            () = at(waiting) => {
-                                waiting = None;
-                                sink.count(UpdateEvent::InitFetchTimeout);
-                            }
-                            () = at(stale) => {
-                                stale = None;
-                                sink.count(UpdateEvent::Stale);
-                                sink.replace(Assignment::default());
-                            }
-                        }
+                let news = tokio::select! {
+                    biased;
+                    news = subscription.next() => news,
+                    () = at(stale) => {
+                        stale = None;
+                        sink.count(UpdateEvent::Stale);
+                        sink.replace(Assignment::default());
+                        continue;
                     }
                 };
-                waiting = None;
+                if let News::InitFetchTimeout = news {
+                    sink.count(UpdateEvent::InitFetchTimeout);
+                    continue;
+                }
                 sink.count(UpdateEvent::Attempt);
-                match outcome {
-                    Ok(None) => {}
-                    Ok(Some(response)) => match self.read(&response) {
+                match news {
+                    News::Update(update) => match self.read(&update) {
                         Ok(read) => {
-                            fetcher.accepted(&response.version_info);
+                            subscription.accepted(&update.version);
                             sink.count(UpdateEvent::Success);
-                            sink.version(&response.version_info);
+                            sink.version(&update.version);
                             let Some(Read { assignment, stale_after }) = read else {
                                 sink.count(UpdateEvent::Empty);
                                 continue;
@@ -115,18 +104,12 @@ impl HostSource for Eds {
                         }
                         Err(reason) => sink.rejected(reason),
                     },
-                    Err(FetchError::Failure(reason)) => sink.failed(reason),
-                    Err(FetchError::Rejected(reason)) => sink.rejected(reason),
+                    News::Failed(reason) => sink.failed(reason),
+                    News::Rejected(reason) => sink.rejected(reason),
+                    News::Unchanged | News::InitFetchTimeout => {}
                 }
             }
         })
-    }
-}
-
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -138,18 +121,16 @@ struct Read {
 
 impl Eds {
     /// None if the answer says nothing at all.
-    fn read(&self, response: &DiscoveryResponse) -> Result<Option<Read>, String> {
-        let [resource] = &response.resources[..] else {
-            return match response.resources.len() {
-                0 => Ok(None),
-                n => Err(format!("Unexpected EDS resource length: {n}")),
-            };
+    fn read(&self, update: &Update<ClusterLoadAssignment>) -> Result<Option<Read>, String> {
+        let message = match &update.resources[..] {
+            [] => return Ok(None),
+            [resource] => &resource.message,
+            more => return Err(format!("Unexpected EDS resource length: {}", more.len())),
         };
-        let message: ClusterLoadAssignment = unpack(resource).map_err(|e| e.to_string())?;
         if message.cluster_name != self.name {
             return Err(format!("Unexpected EDS cluster (expecting {}): {}", self.name, message.cluster_name));
         }
-        let read = Reader::new(Address::from_proto).read(&message);
+        let read = Reader::new(Address::from_proto).read(message);
         let mut assignment = read.map_err(|errors| {
             let texts: Vec<_> = errors.iter().take(5).map(ToString::to_string).collect();
             texts.join("; ")
@@ -159,8 +140,8 @@ impl Eds {
         let firsts: Vec<bool> = assignment.hosts.iter().map(|host| seen.insert(host.address.clone())).collect();
         let mut firsts = firsts.into_iter();
         assignment.hosts.retain(|_| firsts.next().unwrap_or(true));
-        let stale_after = message.policy.and_then(|policy| policy.endpoint_stale_after);
-        let stale_after = stale_after.as_ref().map(duration).filter(|after| !after.is_zero());
+        let stale_after = message.policy.as_ref().and_then(|policy| policy.endpoint_stale_after.as_ref());
+        let stale_after = stale_after.map(duration).filter(|after| !after.is_zero());
         Ok(Some(Read { assignment, stale_after }))
     }
 }

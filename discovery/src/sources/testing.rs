@@ -16,6 +16,7 @@ use nuncio_core::time::WallClock;
 use nuncio_core::upstream::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse, HostSpec};
 
 use crate::dns::scripted::Scripted;
+use crate::xds::Files;
 use crate::{Assignment, HostUpdates, SourceContext, UpdateEvent};
 
 /// What a source said.
@@ -93,6 +94,7 @@ pub(crate) fn context_with(names: &Scripted, answers: &Answers) -> SourceContext
         dns: Rc::new(names.clone()),
         client: Rc::new(answers.clone()),
         node: Arc::new(pb::Node { id: "n".into(), cluster: "c".into(), ..Default::default() }),
+        files: Files::default(),
     }
 }
 

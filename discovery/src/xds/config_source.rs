@@ -14,9 +14,8 @@ supports!(SOURCE = "envoy.config.core.v3.ConfigSource" {
 } values {
     resource_api_version: ["AUTO", "V3"],
 });
-supports!(PATH = "envoy.config.core.v3.PathConfigSource" { path } noop {
-    watched_directory: "the file itself is watched, through whatever links lead to it",
-});
+supports!(PATH = "envoy.config.core.v3.PathConfigSource" { path, watched_directory });
+supports!(DIRECTORY = "envoy.config.core.v3.WatchedDirectory" { path });
 supports!(API = "envoy.config.core.v3.ApiConfigSource" {
     cluster_names, refresh_delay, request_timeout
 } values {
@@ -25,7 +24,7 @@ supports!(API = "envoy.config.core.v3.ApiConfigSource" {
 });
 
 /// What is honoured of the messages read here.
-pub static SUPPORTED: &[&Entry] = &[&SOURCE, &PATH, &API];
+pub static SUPPORTED: &[&Entry] = &[&SOURCE, &PATH, &DIRECTORY, &API];
 
 /// Where a resource comes from, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +36,16 @@ pub struct ConfigSource {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum From {
-    File(PathBuf),
+    File(FileSource),
     Rest(Rest),
+}
+
+/// A file that is read again when another takes its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileSource {
+    pub path: PathBuf,
+    /// Or when anything moves into this directory.
+    pub watched_directory: Option<PathBuf>,
 }
 
 /// A server that is polled.
@@ -58,9 +65,11 @@ impl ConfigSource {
         use pb::config_source::ConfigSourceSpecifier as Specifier;
         let initial = message.initial_fetch_timeout.as_ref().map_or(Self::INITIAL_FETCH_TIMEOUT, duration);
         let from = match &message.config_source_specifier {
-            Some(Specifier::PathConfigSource(file)) => file_at(&file.path).map_err(|e| e.within("path_config_source")),
+            Some(Specifier::PathConfigSource(file)) => {
+                file_at(&file.path, file.watched_directory.as_ref()).map_err(|e| e.within("path_config_source"))
+            }
             #[allow(deprecated)]
-            Some(Specifier::Path(path)) => file_at(path),
+            Some(Specifier::Path(path)) => file_at(path, None),
             Some(Specifier::ApiConfigSource(api)) => rest(api).map_err(|e| e.within("api_config_source")),
             Some(Specifier::Ads(_)) => Err(ConfigError::new("ads", "is not implemented")),
             Some(Specifier::Self_(_)) => Err(ConfigError::new("self", "is not implemented")),
@@ -78,13 +87,16 @@ impl ConfigSource {
     }
 }
 
-fn file_at(path: &str) -> Result<From, ConfigError> {
+fn file_at(path: &str, watched: Option<&pb::WatchedDirectory>) -> Result<From, ConfigError> {
     let found = PathBuf::from(path);
     if !found.exists() {
         let reason = format!("paths must refer to an existing path in the system: '{path}' does not exist");
         return Err(ConfigError::new("path", reason));
     }
-    Ok(From::File(found))
+    Ok(From::File(FileSource {
+        path: found,
+        watched_directory: watched.map(|directory| directory.path.clone().into()),
+    }))
 }
 
 fn rest(message: &pb::ApiConfigSource) -> Result<From, ConfigError> {

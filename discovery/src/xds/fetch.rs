@@ -8,6 +8,7 @@ use nuncio_api::{Diagnostic, LoadOptions, Source, load_message};
 
 use super::config_source::{ConfigSource, From};
 use super::filesystem::File;
+use super::resource::Resource;
 use super::rest::Poller;
 use crate::SourceContext;
 
@@ -27,11 +28,11 @@ pub enum Fetcher {
 }
 
 impl Fetcher {
-    /// `resource`: the type of resource, the full name of its message. `names`: which of them.
-    pub fn new(source: &ConfigSource, resource: &'static str, names: Vec<String>, context: &SourceContext) -> Self {
+    /// `names`: which resources.
+    pub fn new<R: Resource>(source: &ConfigSource, names: Vec<String>, context: &SourceContext) -> Self {
         match &source.from {
-            From::File(path) => Self::File(File::new(path.clone())),
-            From::Rest(rest) => Self::Rest(Box::new(Poller::new(rest.clone(), resource, names, context))),
+            From::File(file) => Self::File(File::new(file, &context.files)),
+            From::Rest(rest) => Self::Rest(Box::new(Poller::new::<R>(rest.clone(), names, context))),
         }
     }
 

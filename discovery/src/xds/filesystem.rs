@@ -1,41 +1,45 @@
-//! A file of resources, read again when another file takes its place: by a rename over it, or by a turn of a link on the
-//! way to it, as mounted configuration maps do. Writing into the file is no signal, as in Envoy: half a text would be
-//! read. The place is looked at five times a second; that needs no descriptor for each file, and sees links of any
-//! depth.
+//! A file of resources, read again when another file takes its place.
+//!
+//! - [`watch`]: which files changed
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+pub mod watch;
+
+use std::path::PathBuf;
 
 use nuncio_api::pb::envoy::service::discovery::v3::DiscoveryResponse;
 use nuncio_api::{ReadLimits, Source};
 
+use super::config_source::FileSource;
 use super::fetch::{FetchError, read};
+use watch::{Files, Watched};
 
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-/// A file and what was in its place when it was read last.
 pub struct File {
     path: PathBuf,
-    seen: Option<Identity>,
+    place: Watched,
+    /// Moves into it count too (`watched_directory`).
+    directory: Option<Watched>,
+    was_read: bool,
 }
 
-/// Another file is another number, or the same number born at another time.
-type Identity = (u64, u64, Option<SystemTime>);
-
 impl File {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, seen: None }
+    pub(super) fn new(source: &FileSource, files: &Files) -> Self {
+        let directory = source.watched_directory.as_ref().map(|directory| files.watch_directory(directory));
+        Self { place: files.watch(&source.path), path: source.path.clone(), directory, was_read: false }
     }
 
     pub(super) async fn next(&mut self) -> Result<DiscoveryResponse, FetchError> {
-        loop {
-            // While it is away, what was read holds.
-            let now = identity(&self.path).await;
-            if now.is_some() && now != self.seen {
-                self.seen = now;
-                return self.read().await.map_err(FetchError::Failure);
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
+        if self.was_read {
+            self.changed().await;
+        }
+        self.was_read = true;
+        self.read().await.map_err(FetchError::Failure)
+    }
+
+    async fn changed(&self) {
+        let Some(directory) = &self.directory else { return self.place.changed().await };
+        tokio::select! {
+            () = self.place.changed() => {}
+            () = directory.changed() => {}
         }
     }
 
@@ -49,19 +53,18 @@ impl File {
     }
 }
 
-async fn identity(path: &Path) -> Option<Identity> {
-    use std::os::unix::fs::MetadataExt;
-    let found = tokio::fs::metadata(path).await.ok()?;
-    Some((found.dev(), found.ino(), found.created().ok()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
+    use std::path::Path;
 
     fn text(version: &str) -> String {
         format!("version_info: '{version}'\nresources: []\n")
+    }
+
+    fn file(path: &Path) -> File {
+        File::new(&FileSource { path: path.to_owned(), watched_directory: None }, &Files::default())
     }
 
     async fn version(file: &mut File) -> String {
@@ -69,7 +72,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "local")]
-    async fn a_rename_over_it_and_a_turn_of_its_links_are_seen_and_a_write_into_it_is_not() {
+    async fn what_takes_its_place_is_read_and_what_is_written_into_it_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("one")).unwrap();
@@ -78,7 +81,7 @@ mod tests {
         fs::write(at("two/eds.yaml"), text("2")).unwrap();
         std::os::unix::fs::symlink("one", at("..data")).unwrap();
         std::os::unix::fs::symlink("..data/eds.yaml", at("eds.yaml")).unwrap();
-        let mut file = File::new(at("eds.yaml"));
+        let mut file = file(&at("eds.yaml"));
         assert_eq!(version(&mut file).await, "1");
         fs::write(at("one/eds.yaml"), text("written into")).unwrap();
         std::os::unix::fs::symlink("two", at("..new")).unwrap();
@@ -94,7 +97,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("eds.yaml");
         fs::write(&path, "resources: [{").unwrap();
-        let Err(FetchError::Failure(reason)) = File::new(path.clone()).next().await else { panic!("read") };
+        let Err(FetchError::Failure(reason)) = file(&path).next().await else { panic!("read") };
         assert!(reason.contains("eds.yaml:2:1: YAML"), "{reason}");
     }
 }

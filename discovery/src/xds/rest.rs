@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::config_source::Rest;
 use super::fetch::{FetchError, read};
+use super::resource::Resource;
 use crate::SourceContext;
 
 /// A longer answer is a failure.
@@ -23,7 +24,7 @@ const MOST_BYTES: usize = 64 << 20;
 
 pub struct Poller {
     rest: Rest,
-    resource: &'static str,
+    path: &'static str,
     /// All but the version.
     request: Value,
     version: String,
@@ -33,16 +34,16 @@ pub struct Poller {
 }
 
 impl Poller {
-    pub(super) fn new(rest: Rest, resource: &'static str, mut names: Vec<String>, context: &SourceContext) -> Self {
+    pub(super) fn new<R: Resource>(rest: Rest, mut names: Vec<String>, context: &SourceContext) -> Self {
         names.sort_unstable();
         let node = json_value("envoy.config.core.v3.Node", &context.node.encode_to_vec());
         let request = json!({
             "node": node,
             "resource_names": names,
-            "type_url": format!("type.googleapis.com/{resource}"),
+            "type_url": format!("type.googleapis.com/{}", R::TYPE),
         });
         let (client, rng) = (context.client.clone(), context.rng.clone());
-        Self { rest, resource, request, version: String::new(), client, rng, asked: false }
+        Self { rest, path: R::REST, request, version: String::new(), client, rng, asked: false }
     }
 
     pub(super) fn accepted(&mut self, version: &str) {
@@ -54,7 +55,7 @@ impl Poller {
             tokio::time::sleep(polite_delay(self.rest.refresh_delay, &self.rng)).await;
         }
         self.asked = true;
-        let url = format!("{}{}", self.rest.cluster, path(self.resource));
+        let url = format!("{}{}", self.rest.cluster, self.path);
         let request = self.request();
         let call = || self.client.call(&self.rest.cluster, request.clone());
         let response = once_the_cluster_is_there(call).await;
@@ -73,7 +74,7 @@ impl Poller {
         let mut head = RequestHead::default();
         let headers = [
             (":method", "POST"),
-            (":path", path(self.resource)),
+            (":path", self.path),
             (":scheme", "http"),
             (":authority", self.rest.cluster.as_str()),
             ("content-type", "application/json"),
@@ -90,15 +91,6 @@ impl Poller {
             max_response_bytes: MOST_BYTES,
             hash: None,
         }
-    }
-}
-
-fn path(resource: &str) -> &'static str {
-    match resource {
-        "envoy.config.cluster.v3.Cluster" => "/v3/discovery:clusters",
-        "envoy.config.listener.v3.Listener" => "/v3/discovery:listeners",
-        "envoy.config.route.v3.RouteConfiguration" => "/v3/discovery:routes",
-        _ => "/v3/discovery:endpoints",
     }
 }
 

@@ -19,6 +19,7 @@ use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
 use nuncio_discovery::dns::{ResolverConfig, SharedResolvers};
+use nuncio_discovery::xds::Files;
 use nuncio_discovery::{HostSourceFactory, SourceContext};
 
 use super::Options;
@@ -162,6 +163,7 @@ pub fn assemble(
         dns: Rc::new(SharedResolvers::new(resolver)),
         client: Rc::new(ClusterClient::new(&own_clusters)),
         node: node.clone(),
+        files: Files::default(),
     };
     let (clusters, refused) = clusters(&loaded, extensions.host_sources, sources, &store, &mut report);
     let (warnings, scopes) = (RefCell::default(), RefCell::default());

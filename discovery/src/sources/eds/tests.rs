@@ -31,7 +31,7 @@ fn answer(version: &str, service: &str, ports: &[u16], policy: &str) -> String {
     };
     let endpoints: Vec<_> = ports.iter().map(endpoint).collect();
     format!(
-        r#"{{"version_info":"{version}","resources":[{{"@type":"type.googleapis.com/{RESOURCE}",
+        r#"{{"version_info":"{version}","resources":[{{"@type":"type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
             "cluster_name":"{service}",{policy}"endpoints":[{{"lb_endpoints":[{}]}}]}}]}}"#,
         endpoints.join(",")
     )

@@ -9,6 +9,7 @@ use nuncio_core::time::WallClock;
 use nuncio_core::upstream::{Choice, HealthFlag, HostSpec, LbContext};
 use nuncio_discovery::HostSource;
 use nuncio_discovery::dns::SharedResolvers;
+use nuncio_discovery::xds::Files;
 use prost::Message;
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ impl Main {
         let clock = WallClock::fixed(SystemTime::UNIX_EPOCH);
         let dns = Rc::new(SharedResolvers::new(Rc::default()));
         let (client, node) = (Rc::new(NoCalls), Arc::default());
-        let context = SourceContext { rng: Rng::with_seed(1), clock, dns, client, node };
+        let context = SourceContext { rng: Rng::with_seed(1), clock, dns, client, node, files: Files::default() };
         let manager = ClusterManager::new(&store, factories, ClusterDefaults::default(), context);
         Self { manager, store, worker: Rc::new(OneWorker { clusters, messages: RefCell::default() }), sinks }
     }
