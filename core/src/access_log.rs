@@ -85,6 +85,17 @@ impl<'a> LogContext<'a> {
     }
 }
 
+/// A compiled format: text with `%COMMAND%`s in it.
+pub trait TextFormat: Send + Sync {
+    /// Appends the text for one stream, legal as a header's value. A command without a value prints nothing.
+    fn append(&self, context: &LogContext<'_>, out: &mut Vec<u8>);
+}
+
+/// Compiles formats for rooms below the one that knows the commands.
+pub trait TextFormats {
+    fn compile(&self, text: &str) -> Result<Arc<dyn TextFormat>, ConfigError>;
+}
+
 /// A configured access log on one worker. Must never fail or delay a request.
 pub trait AccessLog {
     fn log(&self, record: &LogContext<'_>);

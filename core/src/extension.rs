@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::access_log::LogFiles;
+use crate::access_log::{LogFiles, TextFormats};
 use crate::error::ConfigError;
 use crate::random::Rng;
 use crate::runtime::Runtime;
@@ -42,6 +42,8 @@ pub struct FactoryContext<'a> {
     pub stats: &'a RefCell<Store>,
     /// What logs and events are written to.
     pub log_files: &'a dyn LogFiles,
+    /// Compiles values with `%COMMAND%`s.
+    pub formats: &'a dyn TextFormats,
     /// The scopes made by [`FactoryContext::scope`], which the owner of the configuration (a
     /// listener, a cluster) releases when it is gone.
     pub scopes: &'a RefCell<Vec<ScopeId>>,

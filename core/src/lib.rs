@@ -7,7 +7,7 @@
 //! - [`net`]: addresses, CIDR ranges, the byte stream of a connection, what is known of it
 //! - [`http`]: heads with their header maps, body chunks, local replies, the filter traits
 //! - [`stream_info`]: the record of one stream, response flags
-//! - [`access_log`]: what a log writer is told
+//! - [`access_log`]: what a log writer is told, and what compiles its formats
 //! - [`stats`](mod@stats): counters, gauges and histograms: written by one worker without a lock, summed by main
 //! - [`upstream`]: hosts, host sets, cluster facts, the calls other rooms may make
 //! - [`dns`]: questions to the domain name system, and what an answer means

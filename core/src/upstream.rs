@@ -2,12 +2,14 @@
 
 pub mod client;
 pub mod cluster_info;
+pub mod grpc;
 pub mod host;
 pub mod host_set;
 pub mod load_balancer;
 
 pub use client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
 pub use cluster_info::ClusterInfo;
+pub use grpc::{GrpcFailure, GrpcService};
 pub use host::{AddressText, Health, HealthFlag, HealthFlags, Host, HostCounts, HostLoad, HostSpec, Locality, Place};
 pub use host_set::{HostSet, Hosts, LocalityHosts, PrioritySet};
 pub use load_balancer::{Choice, LbContext, LoadBalancer, OverrideHost, PriorityLoad};

@@ -31,6 +31,7 @@ fn support() -> Support {
     lists.extend([
         nuncio_core::matcher::SUPPORTED,
         nuncio_core::runtime::SUPPORTED,
+        nuncio_core::upstream::grpc::SUPPORTED,
         upstream::cluster::SUPPORTED,
         upstream::circuit_breaker::SUPPORTED,
         upstream::http_options::SUPPORTED,

@@ -24,8 +24,10 @@ mod parse;
 mod substitution;
 mod value;
 
+use std::sync::Arc;
+
 use nuncio_api::support::Entry;
-use nuncio_core::access_log::LogContext;
+use nuncio_core::access_log::{LogContext, TextFormat, TextFormats};
 use nuncio_core::error::ConfigError;
 
 pub use header_mutation::{HeaderMutations, MutationValues};
@@ -122,6 +124,21 @@ impl Formatter {
                 }
             }
         }
+    }
+}
+
+/// Compiles formats for the rooms below this crate.
+pub struct Formats;
+
+impl TextFormats for Formats {
+    fn compile(&self, text: &str) -> Result<Arc<dyn TextFormat>, ConfigError> {
+        Ok(Arc::new(Formatter::parse(text, true)?))
+    }
+}
+
+impl TextFormat for Formatter {
+    fn append(&self, context: &LogContext<'_>, out: &mut Vec<u8>) {
+        self.format(context, out);
     }
 }
 

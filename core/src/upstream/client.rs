@@ -38,7 +38,11 @@ pub enum AsyncFailure {
     /// A circuit breaker is open.
     Overflow,
     Timeout,
-    /// Connecting failed, or the stream was reset, for the reason given.
+    /// No connection to the chosen host, for the reason given.
+    Connect(String),
+    /// The host said that it did nothing with the request.
+    Refused,
+    /// The stream or its connection ended before the answer did, for the reason given.
     Reset(String),
     ResponseTooLarge,
 }
@@ -50,7 +54,8 @@ impl fmt::Display for AsyncFailure {
             Self::NoHealthyHost => f.write_str("no healthy upstream"),
             Self::Overflow => f.write_str("overflow"),
             Self::Timeout => f.write_str("timeout"),
-            Self::Reset(reason) => f.write_str(reason),
+            Self::Connect(reason) | Self::Reset(reason) => f.write_str(reason),
+            Self::Refused => f.write_str("remote refused stream reset"),
             Self::ResponseTooLarge => f.write_str("response too large"),
         }
     }

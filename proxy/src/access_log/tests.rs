@@ -74,6 +74,7 @@ fn checked(logs: &[pb::AccessLog], kept: &Kept) -> Result<Vec<Arc<dyn AccessLogC
         node: &node,
         stats: &stats,
         log_files: kept,
+        formats: &crate::format::Formats,
         scopes: &scopes,
     };
     check(logs, &context)

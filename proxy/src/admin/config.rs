@@ -89,6 +89,7 @@ mod tests {
             node: &Arc::default(),
             stats: &RefCell::new(Store::new()),
             log_files: &LogWriter::new(flush),
+            formats: &crate::format::Formats,
             scopes: &RefCell::default(),
         };
         AdminConfig::from_proto(message, &context)

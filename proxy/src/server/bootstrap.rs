@@ -175,6 +175,7 @@ pub fn assemble(
         node: &node,
         stats: &store,
         log_files: &*log_files,
+        formats: &crate::format::Formats,
         scopes: &scopes,
     };
     for element in &loaded.listeners {

@@ -100,6 +100,7 @@ impl Bench {
             node: &node,
             stats: &house.store,
             log_files: &LogWriter::new(FlushPolicy::default()),
+            formats: &crate::format::Formats,
             scopes: &scopes,
         };
         let factory = Factory::new(Arc::new(HttpFilters::new(factories())));

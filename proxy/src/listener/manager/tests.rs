@@ -48,6 +48,7 @@ impl Bench {
             node: &Arc::default(),
             stats: &self.store,
             log_files: &LogWriter::new(FlushPolicy::default()),
+            formats: &crate::format::Formats,
             scopes: &RefCell::default(),
         };
         self.manager.check(message, digest, &context).unwrap()

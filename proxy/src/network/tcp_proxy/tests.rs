@@ -81,6 +81,7 @@ impl Bench {
             node: &node,
             stats: &house.store,
             log_files: &LogWriter::new(FlushPolicy::default()),
+            formats: &crate::format::Formats,
             scopes: &scopes,
         };
         let config = Config::check(message, vec![Arc::new(lines.clone())], &listener, &context).unwrap();
