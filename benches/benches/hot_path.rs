@@ -154,7 +154,7 @@ fn picks(c: &mut Criterion) {
     let spec = |port| HostSpec::new(Address::Ip(([10, 0, 0, 1], port).into()));
     let hosts: Vec<_> = (1..=100).map(|port| Arc::new(Host::new(spec(port)))).collect();
     let set = HostSet::new(hosts, |_| 0, HostSet::DEFAULT_OVERPROVISIONING);
-    let hosts = Arc::new(PrioritySet { priorities: vec![Arc::new(set)] });
+    let hosts = Arc::new(PrioritySet { priorities: vec![Arc::new(set)], ..PrioritySet::default() });
     let rng = Rng::with_seed(1);
     for (name, policy) in [
         ("ROUND_ROBIN", LbPolicy::RoundRobin),

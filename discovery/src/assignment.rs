@@ -10,12 +10,16 @@ use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::Address;
+use nuncio_core::runtime::FractionalPercent;
 use nuncio_core::upstream::{HealthFlag, HealthFlags, HostSet, HostSpec, Locality};
 
 supports!(ASSIGNMENT = "envoy.config.endpoint.v3.ClusterLoadAssignment" {
     cluster_name, endpoints, policy
 });
-supports!(POLICY = "envoy.config.endpoint.v3.ClusterLoadAssignment.Policy" { overprovisioning_factor });
+supports!(POLICY = "envoy.config.endpoint.v3.ClusterLoadAssignment.Policy" {
+    overprovisioning_factor, drop_overloads
+});
+supports!(DROP = "envoy.config.endpoint.v3.ClusterLoadAssignment.Policy.DropOverload" { category, drop_percentage });
 supports!(LOCALITY_ENDPOINTS = "envoy.config.endpoint.v3.LocalityLbEndpoints" {
     locality, lb_endpoints, load_balancing_weight, priority
 });
@@ -30,7 +34,7 @@ supports!(METADATA = "envoy.config.core.v3.Metadata" { filter_metadata });
 
 /// What is honoured of the messages read here.
 pub static SUPPORTED: &[&Entry] =
-    &[&ASSIGNMENT, &POLICY, &LOCALITY_ENDPOINTS, &LB_ENDPOINT, &ENDPOINT, &CHECKS, &METADATA];
+    &[&ASSIGNMENT, &POLICY, &DROP, &LOCALITY_ENDPOINTS, &LB_ENDPOINT, &ENDPOINT, &CHECKS, &METADATA];
 
 /// All hosts of a cluster, every priority and locality, and how to spread over them.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +43,8 @@ pub struct Assignment {
     /// Localities with a weight of their own.
     pub locality_weights: Vec<LocalityWeight>,
     pub overprovisioning_factor: u32,
+    /// So many of a million requests are to be turned away.
+    pub drop_overload: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +57,7 @@ pub struct LocalityWeight {
 impl Default for Assignment {
     fn default() -> Self {
         let overprovisioning_factor = HostSet::DEFAULT_OVERPROVISIONING;
-        Self { hosts: Vec::new(), locality_weights: Vec::new(), overprovisioning_factor }
+        Self { hosts: Vec::new(), locality_weights: Vec::new(), overprovisioning_factor, drop_overload: 0 }
     }
 }
 
@@ -77,6 +83,10 @@ impl<F: Fn(&core_pb::Address) -> Result<Address, ConfigError>> Reader<F> {
         let mut assignment = Assignment::default();
         let factor = message.policy.as_ref().and_then(|policy| policy.overprovisioning_factor.as_ref());
         assignment.overprovisioning_factor = factor.map_or(HostSet::DEFAULT_OVERPROVISIONING, |factor| factor.value);
+        match drop_overload(message) {
+            Ok(part) => assignment.drop_overload = part,
+            Err(error) => self.errors.push(error),
+        }
         for (at, group) in message.endpoints.iter().enumerate() {
             let locality = read_locality(group.locality.as_ref());
             if let Some(weight) = &group.load_balancing_weight {
@@ -139,6 +149,23 @@ fn read_checks(message: &pb::endpoint::HealthCheckConfig, host: &mut HostSpec) -
     }
     host.health_check_address = (own || address != host.address).then_some(address);
     Ok(())
+}
+
+/// Of a million.
+fn drop_overload(message: &pb::ClusterLoadAssignment) -> Result<u32, ConfigError> {
+    const MILLION: u64 = 1_000_000;
+    let drops = message.policy.as_ref().map_or(&[][..], |policy| &policy.drop_overloads);
+    let drop = match drops {
+        [] => return Ok(0),
+        [drop] => drop,
+        more => {
+            let reason = format!("Cluster drop_overloads config has {} categories. Only one is supported.", more.len());
+            return Err(ConfigError::new("policy.drop_overloads", reason));
+        }
+    };
+    let Some(share) = drop.drop_percentage.as_ref().map(FractionalPercent::from_proto) else { return Ok(0) };
+    let part = u64::from(share.numerator) * MILLION / u64::from(share.denominator);
+    Ok(u32::try_from(part.min(MILLION)).unwrap_or(u32::MAX))
 }
 
 pub fn read_locality(message: Option<&core_pb::Locality>) -> Arc<Locality> {

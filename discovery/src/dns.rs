@@ -19,7 +19,7 @@ use std::rc::Rc;
 use nuncio_core::dns::DnsResolver;
 
 pub use config::ResolverConfig;
-pub use shared::SharedResolvers;
+pub use shared::{Reach, SharedResolvers};
 
 /// Hands out resolvers by configuration; without one, what the bootstrap says.
 pub trait DnsResolvers {

@@ -21,4 +21,4 @@ pub mod sys;
 pub use accept::Acceptor;
 pub use bind::{BindOptions, BoundAddress, ListeningSocket};
 pub use connect::Sockets;
-pub use interfaces::{first_local_ip, hostname};
+pub use interfaces::{first_local_ip, has_address, hostname};

@@ -104,7 +104,7 @@ fn house() -> House {
         connection_ids: Default::default(),
     });
     let factories = nuncio_discovery::sources::factories();
-    let dns = Rc::new(SharedResolvers::new(Rc::default()));
+    let dns = Rc::new(SharedResolvers::new(Rc::default(), &store, |_| true));
     let (client, node) = (Rc::new(ClusterClient::new(&clusters)), Arc::default());
     let context =
         SourceContext { rng: Rng::with_seed(1), clock: WallClock::System, dns, client, node, files: Files::default() };

@@ -216,6 +216,27 @@ pub mod cluster {
     }
 }
 
+/// `dns.cares.` of the resolvers, under the name of Envoy's: listed once there is one.
+pub mod dns {
+    use super::{List, Scope};
+
+    /// Named "".
+    pub static SCOPE: Scope = Scope { root: "dns.cares.", lists: &[Resolver::descriptors] };
+
+    crate::stats! {
+        /// Main counts this.
+        pub Resolver {
+            counter RESOLVE_TOTAL;
+            gauge PENDING_RESOLUTIONS;
+            /// The name, or records of it, do not exist.
+            counter NOT_FOUND;
+            counter TIMEOUT;
+            /// All other failures.
+            counter GET_ADDR_FAILURE;
+        }
+    }
+}
+
 /// `http2.` and `cluster.<name>.http2.`: listed once a codec was made.
 pub mod http2 {
     use super::{List, Scope};

@@ -105,6 +105,8 @@ impl Partition {
 #[derive(Debug, Default, Clone)]
 pub struct PrioritySet {
     pub priorities: Vec<Arc<HostSet>>,
+    /// So many of a million requests are turned away, because discovery says so (`drop_overloads`).
+    pub drop_overload: u32,
 }
 
 impl PrioritySet {

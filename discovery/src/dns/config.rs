@@ -21,14 +21,12 @@ use nuncio_core::time::duration;
 
 supports!(CARES = "envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig" {
     resolvers, use_resolvers_as_fallback, dns_resolver_options, query_timeout_seconds, query_tries,
-    rotate_nameservers, edns0_max_payload_size
+    rotate_nameservers, edns0_max_payload_size, filter_unroutable_families
 } noop {
     udp_max_queries: "every question has a socket of its own",
     max_udp_channel_duration: "every question has a socket of its own",
     reinit_channel_on_timeout: "every failure is followed by fresh sockets",
     qcache_max_ttl: "answers are not kept longer than the refresh asks for",
-} values {
-    filter_unroutable_families: ["false"],
 });
 supports!(HICKORY = "envoy.extensions.network.dns_resolver.hickory.v3.HickoryDnsResolverConfig" {
     resolvers, use_system_config, query_timeout, query_tries
@@ -62,6 +60,8 @@ pub struct ResolverConfig {
     pub query_timeout: Duration,
     pub query_tries: u32,
     pub edns_payload: Option<u16>,
+    /// Addresses of a family in which this machine has none are not looked for.
+    pub only_reachable_families: bool,
 }
 
 impl Default for ResolverConfig {
@@ -73,9 +73,9 @@ impl Default for ResolverConfig {
             no_search_domain: false,
             rotate: false,
             query_timeout: Duration::from_secs(5),
-            // Envoy's c-ares tries four times; its waits grow, and a dead server should not hold a start for so long.
-            query_tries: 2,
+            query_tries: 4,
             edns_payload: None,
+            only_reachable_families: false,
         }
     }
 }
@@ -167,6 +167,7 @@ fn cares(message: &CaresDnsResolverConfig) -> Result<ResolverConfig, ConfigError
         query_timeout: message.query_timeout_seconds.map_or(default.query_timeout, |s| Duration::from_secs(s.value)),
         query_tries: message.query_tries.map_or(default.query_tries, |n| n.value.min(MOST_TRIES)),
         edns_payload: message.edns0_max_payload_size.and_then(|n| u16::try_from(n.value).ok()),
+        only_reachable_families: message.filter_unroutable_families,
         ..default
     };
     config.set_options(message.dns_resolver_options.as_ref());

@@ -9,6 +9,19 @@ pub fn hostname() -> Option<std::ffi::OsString> {
     nix::unistd::gethostname().ok()
 }
 
+/// Whether there is an address of that family, IPv4 or else IPv6, that is no loopback's.
+pub fn has_address(v4: bool) -> bool {
+    let Ok(mut interfaces) = getifaddrs() else { return true };
+    interfaces.any(|interface| {
+        let Some(address) = interface.address else { return false };
+        if v4 {
+            address.as_sockaddr_in().is_some_and(|a| !a.ip().is_loopback())
+        } else {
+            address.as_sockaddr_in6().is_some_and(|a| !a.ip().is_loopback())
+        }
+    })
+}
+
 /// The first address of an interface that is up and no loopback, IPv4 before IPv6: what a loopback
 /// peer is called in `x-forwarded-for`.
 pub fn first_local_ip() -> Option<IpAddr> {

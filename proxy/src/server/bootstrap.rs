@@ -14,6 +14,7 @@ use nuncio_api::pb::envoy::config::metrics::v3 as metrics;
 use nuncio_api::support::Entry;
 use nuncio_api::{ConfigError, Diagnostic, Element, Format, LoadOptions, LoadedBootstrap, ReadLimits, Severity};
 use nuncio_api::{Source, UnknownFields, load_bootstrap, supports};
+use nuncio_core::dns::IpFamily;
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
@@ -29,7 +30,7 @@ use crate::admin::{AdminConfig, Configs};
 use crate::extensions::Extensions;
 use crate::listener::ListenerManager;
 use crate::listener::config::SocketPolicy;
-use crate::net::Sockets;
+use crate::net::{Sockets, has_address};
 use crate::stats_sink::StatsConfig;
 use crate::upstream::async_client::ClusterClient;
 use crate::upstream::circuit_breaker::Thresholds;
@@ -160,7 +161,7 @@ pub fn assemble(
     let sources = SourceContext {
         rng,
         clock: WallClock::System,
-        dns: Rc::new(SharedResolvers::new(resolver)),
+        dns: Rc::new(SharedResolvers::new(resolver, &store, |family| has_address(family == IpFamily::V4))),
         client: Rc::new(ClusterClient::new(&own_clusters)),
         node: node.clone(),
         files: Files::default(),

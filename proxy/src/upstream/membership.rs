@@ -51,7 +51,7 @@ pub fn apply(before: &Arc<PrioritySet>, assignment: Assignment, rules: Rules) ->
     // A cluster always has its first priority, and priorities that once were stay as empty ones.
     let levels = now.len().max(before.priorities.len()).max(1);
     now.resize_with(levels, Level::default);
-    let mut changed = false;
+    let mut changed = before.drop_overload != assignment.drop_overload;
     let pictures = now.into_iter().enumerate().map(|(priority, level)| {
         let weights = Weights { priority: priority as u32, list: &assignment.locality_weights };
         let factor = assignment.overprovisioning_factor;
@@ -63,7 +63,7 @@ pub fn apply(before: &Arc<PrioritySet>, assignment: Assignment, rules: Rules) ->
             }
         }
     });
-    let hosts = PrioritySet { priorities: pictures.collect() };
+    let hosts = PrioritySet { priorities: pictures.collect(), drop_overload: assignment.drop_overload };
     let Diff { added, removed, .. } = diff;
     for host in &removed {
         host.set_removed();

@@ -203,7 +203,10 @@ impl House {
     }
 
     pub fn publish(&self, config: Arc<ClusterConfig>, hosts: &[Arc<Host>]) {
-        let set = PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts.to_vec(), |_| 0, 140))] };
+        let set = PrioritySet {
+            priorities: vec![Arc::new(HostSet::new(hosts.to_vec(), |_| 0, 140))],
+            ..PrioritySet::default()
+        };
         let snapshot = ClusterSnapshot {
             config,
             breakers: Default::default(),

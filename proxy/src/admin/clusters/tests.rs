@@ -15,7 +15,7 @@ fn snapshot(message: &pb::Cluster, specs: Vec<HostSpec>) -> Arc<ClusterSnapshot>
     let set = HostSet::new(hosts, |_| 0, HostSet::DEFAULT_OVERPROVISIONING);
     let mut store = Store::new();
     let scope = store.scope(&cluster::SCOPE, config.name());
-    let hosts = Arc::new(PrioritySet { priorities: vec![Arc::new(set)] });
+    let hosts = Arc::new(PrioritySet { priorities: vec![Arc::new(set)], ..PrioritySet::default() });
     Arc::new(ClusterSnapshot { config: Arc::new(config), breakers: Arc::default(), shared: None, hosts, scope })
 }
 

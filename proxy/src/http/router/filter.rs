@@ -263,6 +263,9 @@ impl Router {
         };
         control.info_mut().upstream_cluster = Some(cluster.info().clone());
         self.count_apart(route, request, control, manager);
+        if let Some(reply) = self.drop_overload(&cluster, manager) {
+            return Some(reply);
+        }
         if !policy.hash_policy.is_empty() {
             let connection = control.connection();
             let info = control.info();
@@ -292,6 +295,26 @@ impl Router {
         }
         self.cluster = Some(cluster);
         None
+    }
+
+    /// Turns the request away if discovery says that this cluster is to get less, and chance hits it.
+    fn drop_overload(&self, cluster: &ThreadLocalCluster, manager: &HttpConnectionManager) -> Option<LocalReply> {
+        let part = u64::from(cluster.hosts().drop_overload);
+        if part == 0 {
+            return None;
+        }
+        let limit = manager.runtime.integer("load_balancing_policy.drop_overload_limit").unwrap_or(100).min(100);
+        if manager.worker.context.rng.below(1_000_000) >= part * limit / 100 {
+            return None;
+        }
+        Tally { cluster, priority: self.priority(), apart: &self.apart }.charge(503, self.internal);
+        let reply = LocalReply::new(503, "unconditional_drop_overload")
+            .body("unconditional drop overload")
+            .flag(ResponseFlag::UnconditionalDropOverload);
+        if manager.config.router.suppress_envoy_headers {
+            return Some(reply);
+        }
+        Some(reply.header("x-envoy-unconditional-drop-overload", "true"))
     }
 
     fn choose_mirrors(&mut self, route: &Route, request: &RequestHead, manager: &HttpConnectionManager) {

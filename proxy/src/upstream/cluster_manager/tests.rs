@@ -77,7 +77,7 @@ impl Main {
         let mut factories = sources::factories();
         factories.insert(0, Box::new(Told(sinks.clone())));
         let clock = WallClock::fixed(SystemTime::UNIX_EPOCH);
-        let dns = Rc::new(SharedResolvers::new(Rc::default()));
+        let dns = Rc::new(SharedResolvers::new(Rc::default(), &store, |_| true));
         let (client, node) = (Rc::new(NoCalls), Arc::default());
         let context = SourceContext { rng: Rng::with_seed(1), clock, dns, client, node, files: Files::default() };
         let manager = ClusterManager::new(&store, factories, ClusterDefaults::default(), context);

@@ -173,7 +173,7 @@ mod tests {
             let hosts = (0..all).map(|at| host(at, healthy, degraded)).collect();
             Arc::new(HostSet::new(hosts, |_| 0, HostSet::DEFAULT_OVERPROVISIONING))
         };
-        PrioritySet { priorities: counts.iter().copied().map(set).collect() }
+        PrioritySet { priorities: counts.iter().copied().map(set).collect(), ..PrioritySet::default() }
     }
 
     fn loads(counts: &[(usize, usize, usize)]) -> (Vec<u32>, Vec<u32>, Vec<bool>) {

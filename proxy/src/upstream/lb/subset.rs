@@ -144,7 +144,10 @@ impl Part {
             };
             Arc::new(HostSet::new(hosts, weight_of, set.overprovisioning_factor))
         };
-        let hosts = Arc::new(PrioritySet { priorities: whole.priorities.iter().zip(lists).map(set).collect() });
+        let hosts = Arc::new(PrioritySet {
+            priorities: whole.priorities.iter().zip(lists).map(set).collect(),
+            ..PrioritySet::default()
+        });
         Self { tables: shared::tables(config, &hosts, None), hosts }
     }
 }

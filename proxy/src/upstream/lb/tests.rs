@@ -12,7 +12,10 @@ fn host(port: u16, weight: u32) -> Arc<Host> {
 }
 
 fn set(hosts: &[Arc<Host>]) -> Arc<PrioritySet> {
-    Arc::new(PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts.to_vec(), |_| 0, 140))] })
+    Arc::new(PrioritySet {
+        priorities: vec![Arc::new(HostSet::new(hosts.to_vec(), |_| 0, 140))],
+        ..PrioritySet::default()
+    })
 }
 
 pub(super) struct Nobody;
@@ -87,7 +90,10 @@ fn turns_go_on_when_another_priority_changes() {
     let mut lb = made(LbPolicy::RoundRobin, &hosts);
     let before = ports(&mut *lb, 2);
     let second = Arc::new(HostSet::new(vec![host(9, 1)], |_| 0, 140));
-    lb.hosts_changed(&Arc::new(PrioritySet { priorities: vec![hosts.priorities[0].clone(), second] }));
+    lb.hosts_changed(&Arc::new(PrioritySet {
+        priorities: vec![hosts.priorities[0].clone(), second],
+        ..PrioritySet::default()
+    }));
     let after = ports(&mut *lb, 1);
     assert!(!before.contains(&after[0]));
 }
@@ -172,7 +178,7 @@ fn localities(parts: &[(u32, u16, u16)]) -> Arc<PrioritySet> {
         }
     }
     let weight = |locality: &Locality| locality.zone.parse().map_or(0, |at: usize| parts[at].0);
-    Arc::new(PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts, weight, 140))] })
+    Arc::new(PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts, weight, 140))], ..PrioritySet::default() })
 }
 
 // arch_overview/upstream/load_balancing/locality_weight: effective weights by availability times 1.4.

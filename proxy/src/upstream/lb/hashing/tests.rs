@@ -21,7 +21,7 @@ fn hosts(weights: &[u32]) -> Vec<Arc<Host>> {
 }
 
 fn picture(hosts: Vec<Arc<Host>>) -> Arc<PrioritySet> {
-    Arc::new(PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts, |_| 0, 140))] })
+    Arc::new(PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts, |_| 0, 140))], ..PrioritySet::default() })
 }
 
 fn ring(min_size: u64, max_size: u64, murmur: bool) -> LbConfig {
@@ -149,7 +149,7 @@ fn an_unchanged_priority_keeps_its_table() {
     let one = picture(hosts(&[1; 4]));
     let before = Tables::build(&config, &one, None);
     let second = Arc::new(HostSet::new(hosts(&[1]), |_| 0, 140));
-    let two = Arc::new(PrioritySet { priorities: vec![one.priorities[0].clone(), second] });
+    let two = Arc::new(PrioritySet { priorities: vec![one.priorities[0].clone(), second], ..PrioritySet::default() });
     let after = Tables::build(&config, &two, Some(&before));
     let table = |tables: &Tables| tables.priorities[0][Availability::Healthy as usize].clone().unwrap();
     assert!(Arc::ptr_eq(&table(&before), &table(&after)));

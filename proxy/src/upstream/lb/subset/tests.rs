@@ -33,7 +33,7 @@ fn hosts() -> Vec<Arc<Host>> {
 }
 
 fn picture(hosts: Vec<Arc<Host>>) -> Arc<PrioritySet> {
-    Arc::new(PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts, |_| 0, 140))] })
+    Arc::new(PrioritySet { priorities: vec![Arc::new(HostSet::new(hosts, |_| 0, 140))], ..PrioritySet::default() })
 }
 
 fn selector(keys: &[&str]) -> Selector {
