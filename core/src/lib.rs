@@ -5,6 +5,7 @@
 //! other in these words.
 //!
 //! - [`net`]: addresses, CIDR ranges, the byte stream of a connection, what is known of it
+//! - [`network`]: the phases of a connection in front of its terminal filter: listener filters, transport, network filters
 //! - [`http`]: heads with their header maps, body chunks, local replies, the filter traits
 //! - [`stream_info`]: the record of one stream, response flags
 //! - [`access_log`]: what a log writer is told, and what compiles its formats
@@ -28,6 +29,7 @@ pub mod http;
 pub mod matcher;
 pub mod metadata;
 pub mod net;
+pub mod network;
 pub mod random;
 pub mod runtime;
 pub mod stats;

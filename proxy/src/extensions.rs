@@ -4,12 +4,13 @@ use nuncio_api::Support;
 use nuncio_api::support::Entry;
 use nuncio_discovery::HostSourceFactory;
 
-use crate::network::{self, NetworkFilters};
+use crate::network::{self, NetworkExtensions};
 use crate::{access_log, admin, codec, format, http, listener, server, stats_sink, upstream};
 
 /// The extensions of one build.
 pub struct Extensions {
-    pub network_filters: NetworkFilters,
+    /// What listeners are made of.
+    pub network: NetworkExtensions,
     /// Where the hosts of clusters come from.
     pub host_sources: Vec<Box<dyn HostSourceFactory>>,
     /// Which fields of which messages are honoured.
@@ -19,7 +20,12 @@ pub struct Extensions {
 /// Everything this source tree has.
 pub fn standard() -> Extensions {
     Extensions {
-        network_filters: NetworkFilters::new(network::factories().into_iter().chain(http::factories()).collect()),
+        network: NetworkExtensions {
+            listener_filters: Vec::new(),
+            transport_sockets: Vec::new(),
+            filters: Vec::new(),
+            terminal: network::factories().into_iter().chain(http::factories()).collect(),
+        },
         host_sources: nuncio_discovery::sources::factories(),
         support: support(),
     }

@@ -10,10 +10,10 @@ pub mod router;
 
 use std::sync::Arc;
 
-use crate::network::NetworkFilterFactory;
+use crate::network::TerminalFilterFactory;
 
 /// The network filters of this room.
-pub fn factories() -> Vec<Box<dyn NetworkFilterFactory>> {
+pub fn factories() -> Vec<Box<dyn TerminalFilterFactory>> {
     let filters = Arc::new(filters::HttpFilters::new(filters::factories()));
     vec![Box::new(conn_manager::factory::Factory::new(filters))]
 }

@@ -1,18 +1,22 @@
 //! Listeners: from a checked configuration on the main thread to an accept loop on each worker.
 //!
 //! - [`config`]: what a `Listener` message means, checked
-//! - [`filter_chain`]: which filters a connection is handed to
+//! - [`chain_match`]: which filter chain takes a connection; [`filter_chain`]: what it then passes through
+//! - [`filters`]: what looks at a socket and its first bytes before that
 //! - [`manager`] (main): the set of listeners, their sockets, changes to the set
-//! - [`active`] (worker): the accept loops and the connections they made
+//! - [`active`] (worker): the accept loops and the connections they made; [`pending`]: those that are not yet there
 //!
 //! ```text
-//! message ── ListenerConfig::check ──► ListenerManager ── ListenerCommand ──► ActiveListeners ──► NetworkFilter::serve
+//! message ── ListenerConfig::check ──► ListenerManager ── ListenerCommand ──► ActiveListeners ──► TerminalFilter::serve
 //! ```
 
 pub mod active;
+pub mod chain_match;
 pub mod config;
 pub mod filter_chain;
+pub mod filters;
 pub mod manager;
+mod pending;
 
 pub use active::ActiveListeners;
 pub use config::ListenerConfig;

@@ -1,11 +1,13 @@
 //! Network filters: what a connection's bytes are handed to.
 //!
-//! Four forms, in this order: protobuf message → [`NetworkFilterConfig`] (checked once on main by
-//! the [`NetworkFilterFactory`], shared) → [`NetworkFilter`] (one per filter chain and worker) → a
-//! task per connection.
+//! The last of a chain is its terminal filter, which owns the connection. Four forms, in this order: protobuf message →
+//! [`TerminalFilterConfig`] (checked once on main by the [`TerminalFilterFactory`], shared) → [`TerminalFilter`] (one
+//! per filter chain and worker) → a task per connection. Those in front of it are `core::network`'s
+//! [`NetworkFilter`](nuncio_core::network::NetworkFilter)s, which [`read_filters`] runs.
 
 mod direct_response;
 mod echo;
+pub mod read_filters;
 pub mod tcp_proxy;
 
 use std::any::Any;
@@ -20,6 +22,7 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::{ConnectionInfo, Io};
+use nuncio_core::network::{DownstreamTransportSocketFactory, ListenerFilterFactory, NetworkFilterFactory};
 use nuncio_core::stream_info::StreamInfo;
 use tokio::task::AbortHandle;
 
@@ -76,20 +79,26 @@ pub enum TrafficDirection {
 }
 
 /// A terminal network filter of one filter chain, on one worker.
-pub trait NetworkFilter {
+pub trait TerminalFilter {
     /// Takes the connection over: spawns its task by [`Worker::spawn`]. The handle is for the
     /// listener, which ends what outlives its draining; dropping the task must leave nothing
     /// behind, and logs what it would have logged.
     fn serve(&self, connection: Connection) -> AbortHandle;
+
+    /// The connection ended before any byte of it was for this filter: a network filter closed it, or its handshake
+    /// failed. In Envoy every filter of the chain exists by then, so it counts and logs.
+    fn refused(&self, connection: &Rc<ConnectionInfo>, record: Option<Rc<ConnectionRecord>>) {
+        let _ = (connection, record);
+    }
 }
 
 /// The checked configuration of a terminal network filter.
-pub trait NetworkFilterConfig: Send + Sync {
-    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn NetworkFilter>;
+pub trait TerminalFilterConfig: Send + Sync {
+    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn TerminalFilter>;
 }
 
 /// Reads the configuration of one kind of network filter.
-pub trait NetworkFilterFactory: Send + Sync {
+pub trait TerminalFilterFactory: Send + Sync {
     /// Envoy's canonical name, e.g. `envoy.filters.network.tcp_proxy`.
     fn name(&self) -> &'static str;
 
@@ -104,33 +113,39 @@ pub trait NetworkFilterFactory: Send + Sync {
         config: &[u8],
         listener: &Arc<ListenerInfo>,
         context: &FactoryContext<'_>,
-    ) -> Result<Arc<dyn NetworkFilterConfig>, Vec<ConfigError>>;
+    ) -> Result<Arc<dyn TerminalFilterConfig>, Vec<ConfigError>>;
 }
 
-/// Every network filter that the binary has, by the name of its message.
-pub struct NetworkFilters(Vec<Box<dyn NetworkFilterFactory>>);
+/// What listeners are made of, each found by the name of its message: the `name` of a filter in a chain is only a
+/// label, as in Envoy.
+#[derive(Default)]
+pub struct NetworkExtensions {
+    pub listener_filters: Vec<Box<dyn ListenerFilterFactory>>,
+    pub transport_sockets: Vec<Box<dyn DownstreamTransportSocketFactory>>,
+    /// Those in front of the terminal filter.
+    pub filters: Vec<Box<dyn NetworkFilterFactory>>,
+    pub terminal: Vec<Box<dyn TerminalFilterFactory>>,
+}
 
-impl NetworkFilters {
-    pub fn new(factories: Vec<Box<dyn NetworkFilterFactory>>) -> Self {
-        Self(factories)
+impl NetworkExtensions {
+    pub fn terminal(&self, message: &str) -> Option<&dyn TerminalFilterFactory> {
+        self.terminal.iter().map(AsRef::as_ref).find(|f| f.message() == message)
     }
 
-    /// By `@type`, as Envoy does: the `name` of a filter in a chain is only a label.
-    pub fn find(&self, type_url: &str) -> Option<&dyn NetworkFilterFactory> {
-        let message = type_url.rsplit('/').next().unwrap_or(type_url);
-        self.iter().find(|f| f.message() == message)
+    pub fn filter(&self, message: &str) -> Option<&dyn NetworkFilterFactory> {
+        self.filters.iter().map(AsRef::as_ref).find(|f| f.message() == message)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &dyn NetworkFilterFactory> {
-        self.0.iter().map(AsRef::as_ref)
+    pub fn listener_filter(&self, message: &str) -> Option<&dyn ListenerFilterFactory> {
+        self.listener_filters.iter().map(AsRef::as_ref).find(|f| f.message() == message)
     }
 }
 
 /// What is honoured of the messages read in this folder.
 pub static SUPPORTED: &[&Entry] = &[&echo::SUPPORTED, &direct_response::SUPPORTED, &direct_response::DATA_SOURCE];
 
-/// The network filters of this folder.
-pub fn factories() -> Vec<Box<dyn NetworkFilterFactory>> {
+/// The terminal filters of this folder.
+pub fn factories() -> Vec<Box<dyn TerminalFilterFactory>> {
     vec![Box::new(direct_response::Factory), Box::new(echo::Factory), Box::new(tcp_proxy::Factory)]
 }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Address;
 use crate::metadata::Metadata;
-use crate::stream_info::FilterState;
+use crate::stream_info::{FilterState, ResponseFlags};
 
 /// Facts of one connection. Shared (by `Rc`) between the connection and its streams on the
 /// worker that accepted it; listener filters complete it before any filter chain is chosen.
@@ -44,6 +44,10 @@ pub struct ConnectionInfo {
     pub termination_details: RefCell<Option<String>>,
     /// `%DOWNSTREAM_TRANSPORT_FAILURE_REASON%`.
     pub transport_failure: RefCell<Option<String>>,
+    /// What network filters said of the connection; a TCP session shows them as its own.
+    pub flags: Cell<ResponseFlags>,
+    /// `%RESPONSE_CODE_DETAILS%` of a TCP session, by a network filter.
+    pub code_details: RefCell<Option<Cow<'static, str>>>,
     pub bytes_received: Cell<u64>,
     pub bytes_sent: Cell<u64>,
     pub metadata: RefCell<Metadata>,
@@ -72,6 +76,8 @@ impl ConnectionInfo {
             local_close_reason: RefCell::default(),
             termination_details: RefCell::default(),
             transport_failure: RefCell::default(),
+            flags: Cell::default(),
+            code_details: RefCell::default(),
             bytes_received: Cell::new(0),
             bytes_sent: Cell::new(0),
             metadata: RefCell::default(),

@@ -27,7 +27,7 @@ use tokio::task::AbortHandle;
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
 use crate::http::router::{Route, Scratch, VhostStatsMap};
-use crate::network::{Connection, NetworkFilter, NetworkFilterConfig};
+use crate::network::{Connection, TerminalFilter, TerminalFilterConfig};
 use crate::upstream::Worker;
 
 pub mod account;
@@ -203,7 +203,7 @@ impl HttpConnectionManager {
 /// The worker's end of the network filter.
 struct Filter(Rc<HttpConnectionManager>);
 
-impl NetworkFilter for Filter {
+impl TerminalFilter for Filter {
     fn serve(&self, connection: Connection) -> AbortHandle {
         let id = connection.info.id;
         self.0.worker.spawn(id, ClientConnection::new(connection, self.0.clone()))
@@ -213,8 +213,8 @@ impl NetworkFilter for Filter {
 /// The shared configuration as listeners hold it.
 pub struct Handle(Arc<Config>);
 
-impl NetworkFilterConfig for Handle {
-    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn NetworkFilter> {
+impl TerminalFilterConfig for Handle {
+    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn TerminalFilter> {
         let config = self.0.clone();
         let stats = &worker.context.stats;
         Rc::new(Filter(Rc::new(HttpConnectionManager {

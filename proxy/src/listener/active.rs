@@ -1,18 +1,19 @@
 //! A worker's listeners: accept loops, and the connections they made.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
-use std::rc::Rc;
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use nuncio_core::access_log::{AccessLog, LogContext};
 use nuncio_core::metadata::Metadata;
-use nuncio_core::net::{Accept, Connected, ConnectionInfo, ConnectionTimings};
+use nuncio_core::net::{Accept, Address, Connected, ConnectionInfo, ConnectionTimings, Io};
 use nuncio_core::stats::lists::listener as names;
 use nuncio_core::stats::lists::listener::{Listener, PerWorker, Times};
 use nuncio_core::stats::{GaugeGuard, Stats};
@@ -21,6 +22,8 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::filter_chain::{FilterChain, FilterChains};
+use super::filters::ListenerFilters;
+use super::pending::{self, Early, Pending};
 use super::{ListenerCommand, ListenerConfig, ListenerId};
 use crate::lifecycle::{Drain, DrainStrategy, Lifecycle};
 use crate::net::accept::descriptor;
@@ -43,6 +46,7 @@ pub struct ActiveListeners {
     worker: Rc<Worker>,
     policy: AcceptPolicy,
     active: BTreeMap<ListenerId, ActiveListener>,
+    directory: Rc<Directory>,
 }
 
 struct ActiveListener {
@@ -52,20 +56,28 @@ struct ActiveListener {
 }
 
 /// What an accept loop and the connections it made share.
-struct Serving {
-    worker: Rc<Worker>,
-    config: Arc<ListenerConfig>,
+pub(super) struct Serving {
+    pub worker: Rc<Worker>,
+    pub config: Arc<ListenerConfig>,
     /// For logs.
     name: Arc<str>,
     metadata: Arc<Metadata>,
-    chains: FilterChains<FilterChain>,
+    pub listener_filters: ListenerFilters,
+    pub chains: FilterChains<Rc<FilterChain>>,
     logs: Rc<[Box<dyn AccessLog>]>,
-    counts: Rc<Counts>,
-    drain: Rc<Drain>,
+    pub counts: Rc<Counts>,
+    pub drain: Rc<Drain>,
+    /// It takes no more connections.
+    stopped: Cell<bool>,
+    directory: Rc<Directory>,
 }
 
-struct Counts {
-    listener: Stats<Listener>,
+/// The listeners of a worker by address, for those that hand connections off.
+#[derive(Default)]
+struct Directory(RefCell<BTreeMap<Address, Vec<Weak<Serving>>>>);
+
+pub(super) struct Counts {
+    pub listener: Stats<Listener>,
     times: Stats<Times>,
     per_worker: Stats<PerWorker>,
     connections: RefCell<Connections>,
@@ -78,12 +90,16 @@ struct Connections {
     free: Vec<u32>,
 }
 
-/// Lives as long as the connection.
-struct Accepted {
+/// A task's place among those of its listener.
+pub(super) struct Place {
     counts: Rc<Counts>,
-    slot: u32,
+    number: u32,
+}
+
+/// Lives as long as the connection.
+pub(super) struct Accepted {
+    counts: Rc<Counts>,
     since: Instant,
-    _log: Option<Box<LogAtEnd>>,
     _active: GaugeGuard<Listener>,
     _on_worker: GaugeGuard<PerWorker>,
 }
@@ -92,7 +108,7 @@ struct Accepted {
 
 impl ActiveListeners {
     pub fn new(worker: Rc<Worker>, policy: AcceptPolicy) -> Self {
-        Self { worker, policy, active: BTreeMap::new() }
+        Self { worker, policy, active: BTreeMap::new(), directory: Rc::default() }
     }
 
     pub fn apply(&mut self, command: ListenerCommand) {
@@ -101,6 +117,7 @@ impl ActiveListeners {
             ListenerCommand::Stop { id, drain } => {
                 if let Some(active) = self.active.get_mut(&id) {
                     active.loops.drain(..).for_each(|l| l.abort());
+                    active.serving.stopped.set(true);
                     if drain {
                         active.serving.drain.start();
                     }
@@ -121,7 +138,8 @@ impl ActiveListeners {
     }
 
     fn start(&mut self, id: ListenerId, config: Arc<ListenerConfig>, sockets: Vec<ListeningSocket>) {
-        let serving = Rc::new(Serving::new(&self.worker, &self.policy, config));
+        let serving = Rc::new(Serving::new(&self.worker, &self.policy, config, &self.directory));
+        self.directory.add(&serving);
         let mut loops = Vec::with_capacity(sockets.len());
         for socket in sockets {
             let local = socket.local().to_string();
@@ -140,7 +158,7 @@ impl ActiveListeners {
 // === impl Serving ===
 
 impl Serving {
-    fn new(worker: &Rc<Worker>, policy: &AcceptPolicy, config: Arc<ListenerConfig>) -> Self {
+    fn new(worker: &Rc<Worker>, policy: &AcceptPolicy, config: Arc<ListenerConfig>, directory: &Rc<Directory>) -> Self {
         let index = worker.context.index.unwrap_or(0) as usize;
         let stats = &worker.context.stats;
         let counts = Counts {
@@ -152,6 +170,7 @@ impl Serving {
         let drain =
             Drain::new(policy.lifecycle.clone(), config.drain_with_health, policy.drain_strategy, policy.drain_time);
         Self {
+            listener_filters: ListenerFilters::new(&config.listener_filters, &worker.context),
             chains: config.chains.instantiate(worker),
             logs: config.logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
             worker: worker.clone(),
@@ -160,6 +179,8 @@ impl Serving {
             config,
             counts: Rc::new(counts),
             drain: Rc::new(drain),
+            stopped: Cell::new(false),
+            directory: directory.clone(),
         }
     }
 
@@ -192,7 +213,7 @@ impl Serving {
     }
 
     /// Takes what waits, up to `max_connections_to_accept_per_socket_event`.
-    async fn accept_batch(&self, acceptor: &mut impl Accept) -> io::Result<u32> {
+    async fn accept_batch(self: &Rc<Self>, acceptor: &mut impl Accept) -> io::Result<u32> {
         let mut count = 0;
         poll_fn(|cx| {
             while count < self.config.accepts_per_event {
@@ -211,7 +232,7 @@ impl Serving {
         .await
     }
 
-    fn log_end(&self, info: &Rc<ConnectionInfo>, since: Instant) -> Option<Box<LogAtEnd>> {
+    pub fn log_at_end(&self, info: &Rc<ConnectionInfo>, since: Instant) -> Option<Box<LogAtEnd>> {
         if self.logs.is_empty() {
             return None;
         }
@@ -226,7 +247,15 @@ impl Serving {
         }))
     }
 
-    fn accepted(&self, connected: Connected, acceptor: &impl Accept) -> io::Result<()> {
+    /// The line of a socket that no chain got.
+    pub fn log_early_end(&self, info: ConnectionInfo, since: Instant, flag: Option<ResponseFlag>) {
+        let log = self.log_at_end(&Rc::new(info), since);
+        if let (Some(mut log), Some(flag)) = (log, flag) {
+            log.flags.insert(flag);
+        }
+    }
+
+    fn accepted(self: &Rc<Self>, connected: Connected, acceptor: &impl Accept) -> io::Result<()> {
         if descriptor(&connected.io).is_some_and(|fd| self.worker.descriptors.is_reserve(fd)) {
             self.counts.listener.inc(names::DOWNSTREAM_CX_OVERFLOW);
             return Err(io::Error::other("the last free descriptors are kept for the proxy itself"));
@@ -234,36 +263,89 @@ impl Serving {
         let Connected { io, local, remote } = connected;
         let local = local.unwrap_or_else(|| acceptor.local_address().clone());
         let id = self.worker.connection_ids.next();
-        let mut info = ConnectionInfo::new(id, remote, local);
+        self.take(io, Vec::new(), ConnectionInfo::new(id, remote, local), Instant::now(), true);
+        Ok(())
+    }
+
+    /// A connection that another listener accepted, and whose client meant this one.
+    pub fn take_over(self: &Rc<Self>, io: Io, preread: Vec<u8>, info: ConnectionInfo, since: Instant) {
+        self.take(io, preread, info, since, false);
+    }
+
+    fn take(self: &Rc<Self>, io: Io, preread: Vec<u8>, mut info: ConnectionInfo, since: Instant, own: bool) {
         info.listener_name = Some(self.name.clone());
         info.listener_metadata = Some(self.metadata.clone());
-        let since = Instant::now();
         info.timings = ConnectionTimings { begin: Some(since), ..ConnectionTimings::default() }.into();
+        let id = info.id;
+        let place = Counts::reserve(&self.counts);
+        let number = place.number();
+        if !self.listener_filters.is_empty() {
+            let early = Early::new(self, info, since);
+            let pending = Pending { io, preread, early, place, may_hand_off: own };
+            self.counts.started(number, self.worker.spawn(id, pending.run()));
+            return;
+        }
+        info.transport_protocol = "raw_buffer";
         let Some(chain) = self.chains.find(&info) else {
             self.counts.listener.inc(names::NO_FILTER_CHAIN_MATCH);
-            let mut log = self.log_end(&Rc::new(info), since);
-            if let Some(log) = &mut log {
-                log.flags.insert(ResponseFlag::NoRouteFound);
-            }
-            return Ok(());
+            return self.log_early_end(info, since, Some(ResponseFlag::NoRouteFound));
         };
+        if !chain.is_plain() {
+            let early = Early::new(self, info, since);
+            let task = pending::connect(self.clone(), chain.clone(), io, preread, early, place);
+            self.counts.started(number, self.worker.spawn(id, task));
+            return;
+        }
         info.filter_chain_name = Some(chain.name.clone());
+        info.filter_chain_metadata = chain.metadata.clone();
         let info = Rc::new(info);
-        let log = self.log_end(&info, since);
-        let record = log.as_ref().map(|log| log.record.clone());
-        let slot = self.counts.connections.borrow_mut().reserve();
-        let accepted = self.counts.accepted(slot, since, log);
-        let Some(filter) = &chain.terminal else { return Ok(()) };
-        let guards: Box<dyn Any> = Box::new(accepted);
+        let log = self.log_at_end(&info, since);
+        let record = log.as_ref().map(|log| log.record());
+        let accepted = self.counts.accepted(since);
+        let Some(filter) = &chain.terminal else { return };
+        let guards: Box<dyn Any> = Box::new((accepted, log, place));
         let drain = self.drain.clone();
-        let task = filter.serve(Connection { io, info, preread: Vec::new(), drain, record, guards });
-        self.counts.connections.borrow_mut().started(slot, task);
-        Ok(())
+        let task = filter.serve(Connection { io, info, preread, drain, record, guards });
+        self.counts.started(number, task);
+    }
+
+    /// The listener that accepts at that address, exactly or on all addresses of its port.
+    pub fn listener_at(&self, address: &Address) -> Option<Rc<Self>> {
+        let exact = self.directory.find(address);
+        exact.or_else(|| {
+            let any = match address.ip()? {
+                IpAddr::V4(_) => IpAddr::from([0; 4]),
+                IpAddr::V6(_) => IpAddr::from([0; 16]),
+            };
+            self.directory.find(&Address::Ip((any, address.port()?).into()))
+        })
+    }
+}
+
+// === impl Directory ===
+
+impl Directory {
+    fn add(&self, serving: &Rc<Serving>) {
+        let mut listeners = self.0.borrow_mut();
+        // Those that are gone are forgotten whenever one comes.
+        listeners.retain(|_, list| {
+            list.retain(|listener| listener.strong_count() > 0);
+            !list.is_empty()
+        });
+        for (address, _) in &serving.config.addresses {
+            listeners.entry(address.clone()).or_default().push(Rc::downgrade(serving));
+        }
+    }
+
+    /// The newest that still accepts.
+    fn find(&self, address: &Address) -> Option<Rc<Serving>> {
+        let listeners = self.0.borrow();
+        listeners.get(address)?.iter().rev().filter_map(Weak::upgrade).find(|listener| !listener.stopped.get())
     }
 }
 
 /// A connection's line in the listener's own logs, written when it is dropped.
-struct LogAtEnd {
+pub(super) struct LogAtEnd {
     worker: Rc<Worker>,
     logs: Rc<[Box<dyn AccessLog>]>,
     connection: Rc<ConnectionInfo>,
@@ -273,12 +355,17 @@ struct LogAtEnd {
     record: Rc<ConnectionRecord>,
 }
 
+impl LogAtEnd {
+    /// Where the terminal filter leaves what it knows.
+    pub fn record(&self) -> Rc<ConnectionRecord> {
+        self.record.clone()
+    }
+}
+
 impl Drop for LogAtEnd {
     fn drop(&mut self) {
         let mut info = self.record.take().unwrap_or_else(|| StreamInfo::new(self.since_wall, self.since));
-        if !self.flags.is_empty() {
-            info.flags = self.flags;
-        }
+        self.flags.iter().chain(self.connection.flags.get().iter()).for_each(|flag| info.flags.insert(flag));
         info.timings.end = Some(Instant::now());
         if self.flags.contains(ResponseFlag::NoRouteFound) {
             info.set_details("filter_chain_not_found");
@@ -303,17 +390,38 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 // === impl Counts ===
 
 impl Counts {
-    fn accepted(self: &Rc<Self>, slot: u32, since: Instant, log: Option<Box<LogAtEnd>>) -> Accepted {
+    pub fn accepted(self: &Rc<Self>, since: Instant) -> Accepted {
         self.listener.inc(names::DOWNSTREAM_CX_TOTAL);
         self.per_worker.inc(names::WORKER_CX_TOTAL);
         Accepted {
             counts: self.clone(),
-            slot,
             since,
-            _log: log,
             _active: self.listener.gauge(names::DOWNSTREAM_CX_ACTIVE),
             _on_worker: self.per_worker.gauge(names::WORKER_CX_ACTIVE),
         }
+    }
+
+    fn reserve(counts: &Rc<Self>) -> Place {
+        Place { number: counts.connections.borrow_mut().reserve(), counts: counts.clone() }
+    }
+
+    /// The task that now has that place.
+    pub fn started(&self, number: u32, task: AbortHandle) {
+        self.connections.borrow_mut().started(number, task);
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.counts.connections.borrow_mut().ended(self.number);
     }
 }
 
@@ -343,7 +451,6 @@ impl Drop for Accepted {
         self.counts.listener.inc(names::DOWNSTREAM_CX_DESTROY);
         let length = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.counts.times.record(names::DOWNSTREAM_CX_LENGTH_MS, length);
-        self.counts.connections.borrow_mut().ended(self.slot);
     }
 }
 

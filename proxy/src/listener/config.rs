@@ -1,9 +1,10 @@
 //! What a `config.listener.v3.Listener` means, checked once on main and shared by all workers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::core::v3 as core;
-use nuncio_api::pb::envoy::config::listener::v3::{self as pb, FilterChain};
+use nuncio_api::pb::envoy::config::listener::v3 as pb;
 use nuncio_api::support::Entry;
 use nuncio_api::supports;
 use nuncio_core::access_log::AccessLogConfig;
@@ -12,27 +13,26 @@ use nuncio_core::extension::FactoryContext;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::Address;
 use nuncio_core::stats::{ScopeId, lists};
+use nuncio_core::time::duration;
 
 use super::filter_chain::{FilterChainConfig, FilterChains};
+use super::filters::{self, ListenerFilterEntry};
 use crate::access_log;
 use crate::net::{BindOptions, options};
-use crate::network::{ListenerInfo, NetworkFilters, TrafficDirection};
+use crate::network::{ListenerInfo, NetworkExtensions, TrafficDirection};
 
 supports!(LISTENER = "envoy.config.listener.v3.Listener" {
     name, address, additional_addresses, stat_prefix, filter_chains, default_filter_chain,
     per_connection_buffer_limit_bytes, metadata, drain_type, transparent, freebind, socket_options,
     tcp_fast_open_queue_length, traffic_direction, enable_reuse_port, tcp_backlog_size,
-    max_connections_to_accept_per_socket_event, bind_to_port, tcp_keepalive, access_log
+    max_connections_to_accept_per_socket_event, bind_to_port, tcp_keepalive, access_log, listener_filters,
+    listener_filters_timeout, continue_on_listener_filters_timeout, use_original_dst
 } noop {
-    listener_filters_timeout: "there are no listener filters that could take so long",
-    continue_on_listener_filters_timeout: "there are no listener filters that could take so long",
     ignore_global_conn_limit: "there is no global connection limit",
     bypass_overload_manager: "there is no overload manager",
     reuse_port: "superseded by enable_reuse_port",
     connection_balance_config: "the kernel spreads connections over the workers",
     enable_mptcp: "plain TCP is spoken, as with any peer that has no MPTCP"
-} values {
-    use_original_dst: ["false"]
 });
 supports!(ADDITIONAL = "envoy.config.listener.v3.AdditionalAddress" { address, socket_options });
 supports!(OVERRIDE = "envoy.config.core.v3.SocketOptionsOverride" { socket_options });
@@ -56,12 +56,19 @@ supports!(KEEPALIVE = "envoy.config.core.v3.TcpKeepalive" {
 });
 supports!(METADATA = "envoy.config.core.v3.Metadata" { filter_metadata });
 supports!(FILTER_CHAIN = "envoy.config.listener.v3.FilterChain" {
-    name, filters, transport_socket, filter_chain_match
-} noop {
-    transport_socket_connect_timeout: "clear text has no handshake"
+    name, filters, transport_socket, transport_socket_connect_timeout, filter_chain_match, metadata
 });
 supports!(FILTER = "envoy.config.listener.v3.Filter" { name, typed_config });
-supports!(CHAIN_MATCH = "envoy.config.listener.v3.FilterChainMatch" {});
+supports!(CHAIN_MATCH = "envoy.config.listener.v3.FilterChainMatch" {
+    destination_port, prefix_ranges, server_names, transport_protocol, application_protocols,
+    direct_source_prefix_ranges, source_type, source_prefix_ranges, source_ports
+});
+supports!(LISTENER_FILTER = "envoy.config.listener.v3.ListenerFilter" { name, typed_config, filter_disabled });
+supports!(PREDICATE = "envoy.config.listener.v3.ListenerFilterChainMatchPredicate" {
+    or_match, and_match, not_match, any_match, destination_port_range
+});
+supports!(PREDICATES = "envoy.config.listener.v3.ListenerFilterChainMatchPredicate.MatchSet" { rules });
+supports!(PORT_RANGE = "envoy.type.v3.Int32Range" { start, end });
 supports!(TRANSPORT_SOCKET = "envoy.config.core.v3.TransportSocket" { name, typed_config });
 supports!(RAW_BUFFER = "envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer" {});
 
@@ -82,12 +89,19 @@ pub static SUPPORTED: &[&Entry] = &[
     &FILTER_CHAIN,
     &FILTER,
     &CHAIN_MATCH,
+    &LISTENER_FILTER,
+    &PREDICATE,
+    &PREDICATES,
+    &PORT_RANGE,
     &TRANSPORT_SOCKET,
     &RAW_BUFFER,
 ];
 
 /// Envoy's default of `per_connection_buffer_limit_bytes`.
 const BUFFER_LIMIT: u32 = 1024 * 1024;
+
+/// Envoy's default of `listener_filters_timeout`.
+const LISTENER_FILTERS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A checked listener.
 pub struct ListenerConfig {
@@ -96,6 +110,11 @@ pub struct ListenerConfig {
     pub addresses: Vec<(Address, BindOptions)>,
     /// `false`: no socket; connections come from a listener that looked at their original destination.
     pub bind_to_port: bool,
+    /// Connections whose destination was restored go to the listener of that address, if there is one.
+    pub use_original_dst: bool,
+    pub listener_filters: Vec<ListenerFilterEntry>,
+    pub listener_filters_timeout: Option<Duration>,
+    pub continue_on_listener_filters_timeout: bool,
     pub chains: FilterChains<FilterChainConfig>,
     /// `drain_type: DEFAULT`: a failed health check asks connections to go as well.
     pub drain_with_health: bool,
@@ -121,7 +140,7 @@ impl ListenerConfig {
     pub fn check(
         message: &pb::Listener,
         name: &str,
-        filters: &NetworkFilters,
+        extensions: &NetworkExtensions,
         sockets: SocketPolicy,
         context: &FactoryContext<'_>,
     ) -> Result<Self, Vec<ConfigError>> {
@@ -150,9 +169,13 @@ impl ListenerConfig {
             },
             metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
         });
-        let chains = chains(message, &shown, &info, filters, context).unwrap_or_else(|e| {
+        let chains = FilterChains::check(message, &shown, &info, extensions, context).unwrap_or_else(|e| {
             errors.extend(e);
             FilterChains::default()
+        });
+        let listener_filters = filters::check(message, extensions, context).unwrap_or_else(|e| {
+            errors.extend(e);
+            Vec::new()
         });
         let logs = access_log::check(&message.access_log, context).unwrap_or_else(|e| {
             errors.extend(e);
@@ -168,6 +191,14 @@ impl ListenerConfig {
             info,
             addresses,
             bind_to_port: message.bind_to_port.as_ref().is_none_or(|v| v.value),
+            use_original_dst: message.use_original_dst.as_ref().is_some_and(|v| v.value),
+            listener_filters,
+            listener_filters_timeout: match message.listener_filters_timeout.as_ref().map(duration) {
+                None => Some(LISTENER_FILTERS_TIMEOUT),
+                Some(Duration::ZERO) => None,
+                set => set,
+            },
+            continue_on_listener_filters_timeout: message.continue_on_listener_filters_timeout,
             chains,
             drain_with_health: message.drain_type() == pb::listener::DrainType::Default,
             accepts_per_event: message
@@ -193,8 +224,6 @@ fn unimplemented(message: &pb::Listener) -> Vec<ConfigError> {
             errors.push(ConfigError::new(path, "is not implemented"));
         }
     };
-    refuse(!message.listener_filters.is_empty(), "listener_filters");
-    refuse(message.use_original_dst.as_ref().is_some_and(|v| v.value), "use_original_dst");
     refuse(message.filter_chain_matcher.is_some(), "filter_chain_matcher");
     refuse(message.fcds_config.is_some(), "fcds_config");
     refuse(message.udp_listener_config.is_some(), "udp_listener_config");
@@ -260,53 +289,4 @@ fn bind_options(
         socket_options: options::socket_options(set),
         pipe_mode: mode,
     }
-}
-
-fn chains(
-    message: &pb::Listener,
-    address: &str,
-    info: &Arc<ListenerInfo>,
-    filters: &NetworkFilters,
-    context: &FactoryContext<'_>,
-) -> Result<FilterChains<FilterChainConfig>, Vec<ConfigError>> {
-    let mut errors = Vec::new();
-    let mut check = |chain: &FilterChain, path: &str| match FilterChainConfig::check(chain, info, filters, context) {
-        Ok(chain) => Some(chain),
-        Err(e) => {
-            errors.extend(e.into_iter().map(|e| e.within(path)));
-            None
-        }
-    };
-    let only = match message.filter_chains.as_slice() {
-        [] => None,
-        [one] => check(one, "filter_chains[0]"),
-        many => {
-            for (i, chain) in many.iter().enumerate() {
-                check(chain, &format!("filter_chains[{i}]"));
-            }
-            None
-        }
-    };
-    let default = message.default_filter_chain.as_ref().and_then(|c| check(c, "default_filter_chain"));
-    errors.extend(duplicates(&message.filter_chains, address));
-    if errors.is_empty() { Ok(FilterChains { only, default }) } else { Err(errors) }
-}
-
-/// Chains that would take the same connections. (Chains with different matches are refused one by one
-/// as long as matching is not implemented.)
-fn duplicates(chains: &[FilterChain], address: &str) -> Vec<ConfigError> {
-    let mut errors = Vec::new();
-    for (i, chain) in chains.iter().enumerate() {
-        let matches = |c: &&FilterChain| {
-            c.filter_chain_match.clone().unwrap_or_default() == chain.filter_chain_match.clone().unwrap_or_default()
-        };
-        if let Some(first) = chains[..i].iter().find(matches) {
-            let reason = format!(
-                "error adding listener '{address}': filter chain '{}' has the same matching rules defined as '{}'. duplicate matcher is: {{}}",
-                chain.name, first.name
-            );
-            errors.push(ConfigError::new(format!("filter_chains[{i}]"), reason));
-        }
-    }
-    errors
 }

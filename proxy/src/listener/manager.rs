@@ -17,7 +17,7 @@ use nuncio_core::stats::{ScopeId, Stats, Store};
 use super::config::{ListenerConfig, SocketPolicy};
 use super::{ListenerCommand, ListenerId};
 use crate::net::BoundAddress;
-use crate::network::NetworkFilters;
+use crate::network::NetworkExtensions;
 
 /// A listener that was found right and is in no set yet.
 pub struct Prepared {
@@ -53,7 +53,7 @@ pub struct Entry {
 
 /// The listeners of the server.
 pub struct ListenerManager {
-    filters: NetworkFilters,
+    extensions: NetworkExtensions,
     sockets: SocketPolicy,
     active: Vec<Entry>,
     draining: Vec<Entry>,
@@ -64,10 +64,10 @@ pub struct ListenerManager {
 // === impl ListenerManager ===
 
 impl ListenerManager {
-    pub fn new(filters: NetworkFilters, sockets: SocketPolicy, store: &mut Store) -> Self {
+    pub fn new(extensions: NetworkExtensions, sockets: SocketPolicy, store: &mut Store) -> Self {
         let scope = store.scope(&server::LISTENER_MANAGER_SCOPE, &"".into());
         let stats = Stats::new(store.main(), scope);
-        Self { filters, sockets, active: Vec::new(), draining: Vec::new(), next: 1, stats }
+        Self { extensions, sockets, active: Vec::new(), draining: Vec::new(), next: 1, stats }
     }
 
     /// Reads a listener. Paths of errors are relative to it.
@@ -78,7 +78,7 @@ impl ListenerManager {
         context: &FactoryContext<'_>,
     ) -> Result<Prepared, Vec<ConfigError>> {
         let name = if message.name.is_empty() { anonymous() } else { message.name.clone() };
-        let checked = ListenerConfig::check(message, &name, &self.filters, self.sockets, context);
+        let checked = ListenerConfig::check(message, &name, &self.extensions, self.sockets, context);
         let scopes = context.scopes.take();
         match checked {
             Ok(config) => Ok(Prepared { config: Arc::new(config), digest, scopes }),

@@ -11,7 +11,7 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
 use tokio::task::AbortHandle;
 
-use super::{Connection, ListenerInfo, NetworkFilter, NetworkFilterConfig, NetworkFilterFactory};
+use super::{Connection, ListenerInfo, TerminalFilter, TerminalFilterConfig, TerminalFilterFactory};
 use crate::upstream::Worker;
 
 supports!(pub(super) SUPPORTED = "envoy.extensions.filters.network.direct_response.v3.Config" { response });
@@ -33,7 +33,7 @@ struct DirectResponse {
     response: Arc<[u8]>,
 }
 
-impl NetworkFilterFactory for Factory {
+impl TerminalFilterFactory for Factory {
     fn name(&self) -> &'static str {
         "envoy.filters.network.direct_response"
     }
@@ -47,7 +47,7 @@ impl NetworkFilterFactory for Factory {
         config: &[u8],
         _listener: &Arc<ListenerInfo>,
         _context: &FactoryContext<'_>,
-    ) -> Result<Arc<dyn NetworkFilterConfig>, Vec<ConfigError>> {
+    ) -> Result<Arc<dyn TerminalFilterConfig>, Vec<ConfigError>> {
         let config = nuncio_api::any::decode::<pb::Config>(config).map_err(|e| vec![e])?;
         let response = config.response.as_ref().map_or(Ok(Vec::new()), read);
         response.map(|bytes| Arc::new(Config { response: bytes.into() }) as _).map_err(|e| vec![e.within("response")])
@@ -69,13 +69,13 @@ fn read(source: &DataSource) -> Result<Vec<u8>, ConfigError> {
     }
 }
 
-impl NetworkFilterConfig for Config {
-    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn NetworkFilter> {
+impl TerminalFilterConfig for Config {
+    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn TerminalFilter> {
         Rc::new(DirectResponse { worker: worker.clone(), response: self.response.clone() })
     }
 }
 
-impl NetworkFilter for DirectResponse {
+impl TerminalFilter for DirectResponse {
     fn serve(&self, connection: Connection) -> AbortHandle {
         let (worker, response) = (self.worker.clone(), self.response.clone());
         self.worker.spawn(connection.info.id, async move { respond(&worker, connection, &response).await })

@@ -8,7 +8,7 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
 use tokio::task::AbortHandle;
 
-use super::{Connection, ListenerInfo, NetworkFilter, NetworkFilterConfig, NetworkFilterFactory};
+use super::{Connection, ListenerInfo, TerminalFilter, TerminalFilterConfig, TerminalFilterFactory};
 use crate::upstream::Worker;
 
 supports!(pub(super) SUPPORTED = "envoy.extensions.filters.network.echo.v3.Echo" {});
@@ -22,7 +22,7 @@ struct Echo {
     worker: Rc<Worker>,
 }
 
-impl NetworkFilterFactory for Factory {
+impl TerminalFilterFactory for Factory {
     fn name(&self) -> &'static str {
         "envoy.filters.network.echo"
     }
@@ -36,18 +36,18 @@ impl NetworkFilterFactory for Factory {
         _config: &[u8],
         _listener: &Arc<ListenerInfo>,
         _context: &FactoryContext<'_>,
-    ) -> Result<Arc<dyn NetworkFilterConfig>, Vec<ConfigError>> {
+    ) -> Result<Arc<dyn TerminalFilterConfig>, Vec<ConfigError>> {
         Ok(Arc::new(Config))
     }
 }
 
-impl NetworkFilterConfig for Config {
-    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn NetworkFilter> {
+impl TerminalFilterConfig for Config {
+    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn TerminalFilter> {
         Rc::new(Echo { worker: worker.clone() })
     }
 }
 
-impl NetworkFilter for Echo {
+impl TerminalFilter for Echo {
     fn serve(&self, connection: Connection) -> AbortHandle {
         let worker = self.worker.clone();
         self.worker.spawn(connection.info.id, async move { run(worker, connection).await })

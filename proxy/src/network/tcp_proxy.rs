@@ -22,13 +22,14 @@ use nuncio_api::supports;
 use nuncio_core::access_log::{AccessLog, AccessLogConfig};
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
+use nuncio_core::net::ConnectionInfo;
 use nuncio_core::stats::lists::tcp;
 use nuncio_core::stats::{ScopeId, Stats};
 use nuncio_core::time::duration;
 use tokio::task::AbortHandle;
 use xxhash_rust::xxh64::xxh64;
 
-use super::{Connection, ListenerInfo, NetworkFilter, NetworkFilterConfig, NetworkFilterFactory};
+use super::{Connection, ConnectionRecord, ListenerInfo, TerminalFilter, TerminalFilterConfig, TerminalFilterFactory};
 use crate::access_log;
 use crate::net::splice::Pipes;
 use crate::upstream::Worker;
@@ -94,7 +95,7 @@ struct TcpProxy {
 
 struct Filter(Rc<TcpProxy>);
 
-impl NetworkFilterFactory for Factory {
+impl TerminalFilterFactory for Factory {
     fn name(&self) -> &'static str {
         "envoy.filters.network.tcp_proxy"
     }
@@ -108,7 +109,7 @@ impl NetworkFilterFactory for Factory {
         config: &[u8],
         listener: &Arc<ListenerInfo>,
         context: &FactoryContext<'_>,
-    ) -> Result<Arc<dyn NetworkFilterConfig>, Vec<ConfigError>> {
+    ) -> Result<Arc<dyn TerminalFilterConfig>, Vec<ConfigError>> {
         let message = nuncio_api::any::decode::<pb::TcpProxy>(config).map_err(|e| vec![e])?;
         let logs = access_log::check(&message.access_log, context)?;
         Ok(Arc::new(Shared(Arc::new(Config::check(&message, logs, listener, context)?))))
@@ -117,8 +118,8 @@ impl NetworkFilterFactory for Factory {
 
 struct Shared(Arc<Config>);
 
-impl NetworkFilterConfig for Shared {
-    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn NetworkFilter> {
+impl TerminalFilterConfig for Shared {
+    fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn TerminalFilter> {
         Rc::new(Filter(Rc::new(TcpProxy {
             stats: Stats::new(&worker.context.stats, self.0.scope),
             logs: self.0.logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
@@ -129,10 +130,14 @@ impl NetworkFilterConfig for Shared {
     }
 }
 
-impl NetworkFilter for Filter {
+impl TerminalFilter for Filter {
     fn serve(&self, connection: Connection) -> AbortHandle {
         let id = connection.info.id;
         self.0.worker.spawn(id, Session::new(self.0.clone(), connection))
+    }
+
+    fn refused(&self, connection: &Rc<ConnectionInfo>, record: Option<Rc<ConnectionRecord>>) {
+        session::refused(&self.0, connection, record);
     }
 }
 

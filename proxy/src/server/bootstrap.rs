@@ -144,7 +144,7 @@ pub fn assemble(
     let flush = FlushPolicy { interval: options.file_flush_interval, min_size: options.file_flush_min_size };
     let log_files = Rc::new(LogWriter::new(flush));
     let sockets = SocketPolicy { workers: options.concurrency as usize, share: options.restart_epoch > 0 };
-    let mut listeners = ListenerManager::new(extensions.network_filters, sockets, &mut store.borrow_mut());
+    let mut listeners = ListenerManager::new(extensions.network, sockets, &mut store.borrow_mut());
     let mut report = Report { loaded: &loaded, errors: Vec::new(), warnings: loaded.warnings.clone() };
     let (rng, connection_ids) = (Rng::from_os(), ConnectionIds::default());
     let own_clusters = Clusters::new(ClusterContext {

@@ -29,7 +29,7 @@ use crate::codec::http1::{HeaderCase, ServerOptions, Underscores};
 use crate::codec::http2::{self, Http2Options};
 use crate::http::filters::HttpFilters;
 use crate::http::router::{BuildContext, RouteConfig};
-use crate::network::{ListenerInfo, NetworkFilterConfig, NetworkFilterFactory};
+use crate::network::{ListenerInfo, TerminalFilterConfig, TerminalFilterFactory};
 
 supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager" {
     stat_prefix, http_filters, add_user_agent, common_http_protocol_options, http_protocol_options, server_name,
@@ -100,7 +100,7 @@ impl Factory {
     }
 }
 
-impl NetworkFilterFactory for Factory {
+impl TerminalFilterFactory for Factory {
     fn name(&self) -> &'static str {
         "envoy.filters.network.http_connection_manager"
     }
@@ -114,7 +114,7 @@ impl NetworkFilterFactory for Factory {
         config: &[u8],
         listener: &Arc<ListenerInfo>,
         context: &FactoryContext<'_>,
-    ) -> Result<Arc<dyn NetworkFilterConfig>, Vec<ConfigError>> {
+    ) -> Result<Arc<dyn TerminalFilterConfig>, Vec<ConfigError>> {
         let proto: Proto = nuncio_api::any::decode(config).map_err(|e| vec![ConfigError::new(e.path, e.reason)])?;
         let stat_prefix = proto.stat_prefix.clone();
         let mut check = Check { errors: Vec::new(), filters: &self.filters, listener, context, stat_prefix };

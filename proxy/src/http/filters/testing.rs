@@ -20,7 +20,7 @@ use super::{HttpFilters, factories};
 use crate::access_log::file::{FlushPolicy, LogWriter};
 use crate::http::conn_manager::factory::Factory;
 use crate::lifecycle::{Drain, DrainStrategy};
-use crate::network::{Connection, ListenerInfo, NetworkFilter, NetworkFilterFactory, TrafficDirection};
+use crate::network::{Connection, ListenerInfo, TerminalFilter, TerminalFilterFactory, TrafficDirection};
 use crate::upstream::testing::{House, memory, settle};
 
 const ROUTER: &str =
@@ -31,7 +31,7 @@ pub(crate) const FILTERS: &str = "type.googleapis.com/envoy.extensions.filters.h
 
 pub(crate) struct Bench {
     pub(crate) house: House,
-    filter: Rc<dyn NetworkFilter>,
+    filter: Rc<dyn TerminalFilter>,
 }
 
 /// What came of one request.

@@ -11,7 +11,7 @@ use nuncio_core::stats::lists;
 use tokio::io::DuplexStream;
 
 use super::*;
-use crate::network::{ListenerInfo, NetworkFilter, TrafficDirection};
+use crate::network::{ListenerInfo, TerminalFilter, TrafficDirection};
 use crate::upstream::testing::{House, memory, settle};
 
 /// Holds every connection until it is told to end.
@@ -21,7 +21,7 @@ struct Hold {
     last: Rc<Cell<Option<Instant>>>,
 }
 
-impl NetworkFilter for Hold {
+impl TerminalFilter for Hold {
     fn serve(&self, connection: Connection) -> AbortHandle {
         self.served.set(self.served.get() + 1);
         self.last.set(Some(Instant::now()));
@@ -87,6 +87,10 @@ impl Bench {
             info: Arc::new(info),
             addresses: Vec::new(),
             bind_to_port: true,
+            use_original_dst: false,
+            listener_filters: Vec::new(),
+            listener_filters_timeout: None,
+            continue_on_listener_filters_timeout: false,
             chains: FilterChains::default(),
             drain_with_health: true,
             accepts_per_event: u32::MAX,
@@ -94,10 +98,17 @@ impl Bench {
             scope,
             worker_scopes: vec![worker_scope],
         };
-        let mut serving = Serving::new(&worker, &policy(), Arc::new(config));
+        let mut serving = Serving::new(&worker, &policy(), Arc::new(config), &Rc::default());
         let (served, last) = (Rc::<Cell<u32>>::default(), Rc::<Cell<Option<Instant>>>::default());
         let hold = Rc::new(Hold { worker, served: served.clone(), last: last.clone() });
-        serving.chains.default = Some(FilterChain { name: "".into(), terminal: Some(hold) });
+        serving.chains.default = Some(Rc::new(FilterChain {
+            name: "".into(),
+            metadata: None,
+            transport_socket: None,
+            transport_socket_connect_timeout: None,
+            filters: Vec::new(),
+            terminal: Some(hold),
+        }));
         Self { house, serving: Rc::new(serving), served, last }
     }
 

@@ -35,7 +35,8 @@ impl Bench {
     fn new() -> Self {
         let mut store = Store::new();
         let sockets = SocketPolicy { workers: 2, share: false };
-        let manager = ListenerManager::new(NetworkFilters::new(network::factories()), sockets, &mut store);
+        let extensions = NetworkExtensions { terminal: network::factories(), ..Default::default() };
+        let manager = ListenerManager::new(extensions, sockets, &mut store);
         Self { store: RefCell::new(store), manager }
     }
 

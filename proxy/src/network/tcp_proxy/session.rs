@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use futures_util::future::LocalBoxFuture;
 use nuncio_core::access_log::{LogContext, LogType};
 use nuncio_core::net::connection::CloseType;
-use nuncio_core::net::{Address, Io};
+use nuncio_core::net::{Address, ConnectionInfo, Io};
 use nuncio_core::stats::AmountGuard;
 use nuncio_core::stats::lists::{cluster, tcp};
 use nuncio_core::stream_info::{ResponseFlag, ResponseFlags, StreamInfo};
@@ -22,7 +22,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::relay::{Direction, Failed, Lent, Moved};
 use super::{TcpProxy, hash_of};
-use crate::network::Connection;
+use crate::network::{Connection, ConnectionRecord};
 use crate::upstream::ThreadLocalCluster;
 use crate::upstream::pool::tcp::{TcpConnecting, TcpGuard};
 use crate::upstream::pool::{PoolFailure, PoolFailureReason};
@@ -118,24 +118,7 @@ impl Session {
         let log_due = proxy.config.log_interval.filter(|_| !proxy.logs.is_empty()).map(|interval| start + interval);
         let idle = proxy.config.idle_timeout.map(|idle| start + idle);
         let timer = [max_due, log_due, idle].into_iter().flatten().min().map(sleep_until);
-        let record = Record {
-            start,
-            start_wall: worker.clock.now(),
-            flags: ResponseFlags::default(),
-            attempts: 0,
-            cluster_name: proxy.config.target.choose(|n| worker.rng.below(n)).clone(),
-            cluster: None,
-            host: None,
-            upstream: None,
-            transport_failure: "".into(),
-            connect: (None, None),
-            host_close: CloseType::Normal,
-            host_close_reason: None,
-            received: 0,
-            sent: 0,
-            wire_sent: 0,
-            wire_to_host: 0,
-        };
+        let record = Record::new(&proxy, start);
         let parts = Parts { proxy, connection, state: State::Begin, record, max_due, log_due, idle_due: None };
         if parts.proxy.config.log_on_start {
             parts.log(LogType::TcpConnectionStart);
@@ -397,19 +380,57 @@ impl Parts {
         if !matches!(std::mem::replace(&mut self.state, State::Over), State::Over) {
             self.log(LogType::TcpConnectionEnd);
             if let Some(record) = &self.connection.record {
-                record.set(self.record.stream_info(LogType::TcpConnectionEnd));
+                record.set(self.record.stream_info(&self.connection.info, LogType::TcpConnectionEnd));
             }
         }
     }
 
     fn log(&self, log_type: LogType) {
-        if self.proxy.logs.is_empty() {
-            return;
+        if !self.proxy.logs.is_empty() {
+            self.record.log(&self.proxy, &self.connection.info, log_type);
         }
-        let connection = &self.connection.info;
-        connection.bytes_received.set(self.record.received);
-        connection.bytes_sent.set(self.record.sent);
-        let info = self.record.stream_info(log_type);
+    }
+}
+
+/// A connection that ended before its session began counts and is logged like any other.
+pub(super) fn refused(proxy: &TcpProxy, connection: &ConnectionInfo, record: Option<Rc<ConnectionRecord>>) {
+    proxy.stats.inc(tcp::DOWNSTREAM_CX_TOTAL);
+    let session = Record::new(proxy, Instant::now());
+    session.log(proxy, connection, LogType::TcpConnectionEnd);
+    if let Some(record) = record {
+        record.set(session.stream_info(connection, LogType::TcpConnectionEnd));
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    fn new(proxy: &TcpProxy, start: Instant) -> Self {
+        let worker = &proxy.worker.context;
+        Self {
+            start,
+            start_wall: worker.clock.now(),
+            flags: ResponseFlags::default(),
+            attempts: 0,
+            cluster_name: proxy.config.target.choose(|n| worker.rng.below(n)).clone(),
+            cluster: None,
+            host: None,
+            upstream: None,
+            transport_failure: "".into(),
+            connect: (None, None),
+            host_close: CloseType::Normal,
+            host_close_reason: None,
+            received: 0,
+            sent: 0,
+            wire_sent: 0,
+            wire_to_host: 0,
+        }
+    }
+
+    fn log(&self, proxy: &TcpProxy, connection: &ConnectionInfo, log_type: LogType) {
+        connection.bytes_received.set(self.received);
+        connection.bytes_sent.set(self.sent);
+        let info = self.stream_info(connection, log_type);
         let context = LogContext {
             request: None,
             response: None,
@@ -418,19 +439,17 @@ impl Parts {
             connection: Some(connection),
             log_type,
             local_reply_body: &[],
-            rng: Some(&self.proxy.worker.context.rng),
+            rng: Some(&proxy.worker.context.rng),
             route: None,
         };
-        self.proxy.logs.iter().for_each(|log| log.log(&context));
+        proxy.logs.iter().for_each(|log| log.log(&context));
     }
-}
 
-// === impl Record ===
-
-impl Record {
-    fn stream_info(&self, log_type: LogType) -> StreamInfo {
+    fn stream_info(&self, connection: &ConnectionInfo, log_type: LogType) -> StreamInfo {
         let mut info = StreamInfo::new(self.start_wall, self.start);
         info.flags = self.flags;
+        connection.flags.get().iter().for_each(|flag| info.flags.insert(flag));
+        info.response_code_details = connection.code_details.borrow().clone();
         info.bytes_received = self.received;
         info.bytes_sent = self.sent;
         info.downstream_wire_bytes_received = self.received;

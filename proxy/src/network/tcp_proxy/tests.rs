@@ -46,7 +46,7 @@ impl AccessLog for Lines {
 
 struct Bench {
     house: House,
-    filter: Rc<dyn NetworkFilter>,
+    filter: Rc<dyn TerminalFilter>,
     lines: Lines,
 }
 
