@@ -74,9 +74,14 @@ pub(super) fn read_request(
         map.append(":path", path);
     }
     // `:authority` wins; a `host` beside it is dropped, so that nobody routes by the one and serves by the other.
-    let host = parts.headers.get(header::HOST).map(HeaderValue::as_bytes);
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    let host = hosts.next().map(HeaderValue::as_bytes);
+    if hosts.next().is_some() {
+        return Err(MESSAGING);
+    }
     let authority = parts.uri.authority().map(|a| a.as_str().as_bytes()).or(host).unwrap_or_default();
-    if authority.is_empty() || !syntax::is_authority(authority) {
+    // User information has no place there (RFC 9113 §8.3.1).
+    if authority.is_empty() || !syntax::is_authority(authority) || authority.contains(&b'@') {
         return Err(MESSAGING);
     }
     map.append(":authority", authority);

@@ -1,11 +1,12 @@
 //! What a peer may send how often. The rules and the counts are Envoy's, where it has them: frames
-//! that cost the receiver more than the sender, and have no honest use in such numbers.
+//! that cost the receiver more than the sender, and have no honest use in such numbers. And what the
+//! library lets pass or calls by another code: sizes of frames, and what comes first.
 
 use h2::Reason;
 use tokio::time::Instant;
 
 use super::options::Http2Options;
-use super::scan::{END_HEADERS, END_STREAM, Frame, kind};
+use super::scan::{ACK, END_HEADERS, END_STREAM, Frame, kind};
 
 /// Why a connection is ended from this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,10 @@ pub enum FaultKind {
     PrematureResets,
     /// `rx_messaging_error`: a message that is none.
     Messaging,
+    /// A frame that cannot be of this size (RFC 9113 §6).
+    FrameSize,
+    /// The first frame is not SETTINGS (§3.4).
+    NoSettings,
     /// `keepalive_timeout`.
     KeepaliveTimeout,
     /// Nothing of what waits was taken for too long.
@@ -48,6 +53,7 @@ impl Fault {
             FaultKind::Resets => "http2.stream_reset_flood",
             FaultKind::PrematureResets => "too_many_premature_resets",
             FaultKind::Messaging => "http2.violation.of.messaging.rule",
+            FaultKind::FrameSize | FaultKind::NoSettings => "http2.protocol_error",
             FaultKind::KeepaliveTimeout => "http2.keepalive_timeout",
             FaultKind::Stalled => "http2.write_stalled",
         };
@@ -56,7 +62,8 @@ impl Fault {
 
     pub(super) fn reason(self) -> Reason {
         match self.kind {
-            FaultKind::Messaging => Reason::PROTOCOL_ERROR,
+            FaultKind::Messaging | FaultKind::NoSettings => Reason::PROTOCOL_ERROR,
+            FaultKind::FrameSize => Reason::FRAME_SIZE_ERROR,
             FaultKind::KeepaliveTimeout | FaultKind::Stalled => Reason::NO_ERROR,
             _ => Reason::ENHANCE_YOUR_CALM,
         }
@@ -84,6 +91,7 @@ pub(super) struct Inbound {
     resets: u64,
     refilled: Instant,
     server: bool,
+    begun: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -118,11 +126,19 @@ impl Inbound {
             resets: options.stream_resets.0,
             refilled: Instant::now(),
             server,
+            begun: false,
         }
     }
 
-    /// A frame from the peer: whether it was one too many.
+    /// A frame from the peer: whether it was one too many, or cannot be.
     pub(super) fn frame(&mut self, frame: &Frame) -> Option<Fault> {
+        let first = !std::mem::replace(&mut self.begun, true);
+        if first && (frame.kind != kind::SETTINGS || frame.has(ACK)) {
+            return Some(Fault::new(FaultKind::NoSettings));
+        }
+        if !has_a_possible_size(frame) {
+            return Some(Fault::new(FaultKind::FrameSize));
+        }
         let kind = match frame.kind {
             kind::DATA => self.count_empty(frame),
             kind::HEADERS => {
@@ -184,12 +200,27 @@ impl Inbound {
     }
 }
 
+/// Of the kinds whose size is fixed. Sizes above SETTINGS_MAX_FRAME_SIZE are the library's.
+fn has_a_possible_size(frame: &Frame) -> bool {
+    match frame.kind {
+        kind::PRIORITY => frame.len == 5,
+        kind::RST_STREAM | kind::WINDOW_UPDATE => frame.len == 4,
+        kind::SETTINGS if frame.has(ACK) => frame.len == 0,
+        kind::SETTINGS => frame.len.is_multiple_of(6),
+        kind::PING => frame.len == 8,
+        kind::GOAWAY => frame.len >= 8,
+        _ => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn inbound() -> Inbound {
-        Inbound::new(&Http2Options::default(), 60 * 1024, true)
+        let mut inbound = Inbound::new(&Http2Options::default(), 60 * 1024, true);
+        assert_eq!(inbound.frame(&frame(kind::SETTINGS, 0, 0, 0)), None);
+        inbound
     }
 
     fn frame(kind: u8, len: u32, flags: u8, stream: u32) -> Frame {
@@ -241,5 +272,29 @@ mod tests {
         assert_eq!(passes(&mut inbound, reset), (1000, FaultKind::Resets));
         tokio::time::advance(std::time::Duration::from_secs(2)).await;
         assert_eq!(passes(&mut inbound, reset), (66, FaultKind::Resets));
+    }
+
+    // RFC 9113 §3.4 and the sizes of §6.
+    #[test]
+    fn settings_come_first_and_frames_have_the_sizes_of_their_kinds() {
+        let kind_of = |fault: Option<Fault>| fault.map(|fault| fault.kind);
+        let fresh = || Inbound::new(&Http2Options::default(), 60 * 1024, true);
+        for first in
+            [frame(kind::PING, 8, 0, 0), frame(kind::HEADERS, 9, END_HEADERS, 1), frame(kind::SETTINGS, 0, ACK, 0)]
+        {
+            assert_eq!(kind_of(fresh().frame(&first)), Some(FaultKind::NoSettings));
+        }
+        for (kind, flags, good, bad) in [
+            (kind::PRIORITY, 0, 5, 4),
+            (kind::RST_STREAM, 0, 4, 3),
+            (kind::SETTINGS, 0, 12, 3),
+            (kind::SETTINGS, ACK, 0, 6),
+            (kind::PING, 0, 8, 6),
+            (kind::GOAWAY, 0, 20, 7),
+            (kind::WINDOW_UPDATE, 0, 4, 3),
+        ] {
+            assert_eq!(inbound().frame(&frame(kind, good, flags, 0)), None);
+            assert_eq!(kind_of(inbound().frame(&frame(kind, bad, flags, 0))), Some(FaultKind::FrameSize), "{kind}");
+        }
     }
 }

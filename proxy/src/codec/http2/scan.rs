@@ -6,12 +6,16 @@ pub(super) mod kind {
     pub(in crate::codec::http2) const HEADERS: u8 = 1;
     pub(in crate::codec::http2) const PRIORITY: u8 = 2;
     pub(in crate::codec::http2) const RST_STREAM: u8 = 3;
+    pub(in crate::codec::http2) const SETTINGS: u8 = 4;
+    pub(in crate::codec::http2) const PING: u8 = 6;
     pub(in crate::codec::http2) const GOAWAY: u8 = 7;
     pub(in crate::codec::http2) const WINDOW_UPDATE: u8 = 8;
     pub(in crate::codec::http2) const CONTINUATION: u8 = 9;
 }
 
 pub(super) const END_STREAM: u8 = 1;
+/// Of SETTINGS and PING.
+pub(super) const ACK: u8 = 1;
 pub(super) const END_HEADERS: u8 = 4;
 
 const HEAD: usize = 9;

@@ -24,7 +24,11 @@ pub enum StreamError {
 impl StreamError {
     pub(super) fn of(error: &h2::Error, shared: &Shared) -> Self {
         if error.is_io() {
-            return Self::Closed;
+            // Also what the library calls the end that we gave the connection.
+            return match shared.ended() {
+                Some(Ended::Protocol(details)) => Self::Protocol(details),
+                _ => Self::Closed,
+            };
         }
         if error.is_remote() {
             return match error.reason() {

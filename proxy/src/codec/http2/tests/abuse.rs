@@ -24,7 +24,7 @@ async fn flood(first: &[u8], again: &[u8]) -> (ConnectionError, usize, Option<u3
         }
     }
     if code.is_none() {
-        code = client.verdict().await.map(|seen| seen.code());
+        code = client.complaint().await.map(|seen| seen.code());
     }
     drop(client);
     (task.await.unwrap().error.expect("the connection was not ended"), sent, code)
@@ -195,7 +195,7 @@ async fn r33_a_body_that_is_not_as_long_as_told_is_no_message() {
                 client.write(&frame(HEADERS, 4, 1, &block(&with(&[("content-length", told)])))).await;
                 client.write(&frame(DATA, 1, 1, &vec![b'x'; sent])).await;
                 loop {
-                    let seen = client.verdict().await.unwrap();
+                    let seen = client.complaint().await.unwrap();
                     if seen.kind == GOAWAY {
                         assert_eq!(seen.code(), PROTOCOL_ERROR);
                         break;
@@ -236,7 +236,7 @@ async fn what_is_no_preface_is_refused() {
         .run_until(async {
             let (conn, theirs) = server(ServerOptions::default());
             let task = drive(conn);
-            let mut client = RawClient(theirs);
+            let mut client = RawClient::new(theirs);
             client.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
             assert!(task.await.unwrap().is_err());
         })

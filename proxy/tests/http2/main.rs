@@ -1,0 +1,13 @@
+//! HTTP/2 through a whole proxy: the protocol's rules section by section, and what becomes of its
+//! requests on HTTP/1. Real sockets, real clock, free ports, no sleeps.
+
+// What fails ends the test.
+#![allow(clippy::unwrap_used)]
+
+mod conformance;
+mod downgrade;
+#[path = "../wire/running.rs"]
+#[allow(dead_code)]
+mod running;
+mod stage;
+mod strict;

@@ -1,0 +1,169 @@
+//! What stands around the proxy: a configuration, an HTTP/1 upstream that remembers what it was
+//! asked, and clients that write frames.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nuncio_testkit::http2::Client;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_local;
+
+use crate::running::RunningProxy;
+use crate::strict::{Broken, Reader, Request};
+
+/// Longer than anything takes; a test that waits for it has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What `future` says, or a failed test.
+pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(said) => said,
+        Err(_) => panic!("{what}: nothing happened"),
+    }
+}
+
+/// A listener `in` for both versions, whose requests all go to a cluster at this address. `manager` is put among the
+/// fields of the connection manager, and `cluster` among the cluster's.
+pub fn configuration(upstream: SocketAddr, manager: &str, cluster: &str) -> String {
+    const TYPES: &str = "type.googleapis.com/envoy.extensions.filters";
+    format!(
+        r#"
+admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
+static_resources:
+  listeners:
+  - name: in
+    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
+    filter_chains:
+    - filters:
+      - name: hcm
+        typed_config:
+          "@type": {TYPES}.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: in
+          route_config:
+            virtual_hosts:
+            - name: v
+              domains: ["*"]
+              routes: [{{match: {{prefix: "/"}}, route: {{cluster: c, timeout: 0s}}}}]
+          http_filters:
+          - {{name: router, typed_config: {{"@type": {TYPES}.http.router.v3.Router}}}}
+          {manager}
+  clusters:
+  - name: c
+    connect_timeout: 5s
+    load_assignment:
+      cluster_name: c
+      endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: {}, port_value: {}}}}}}}}}]}}]
+    {cluster}
+"#,
+        upstream.ip(),
+        upstream.port()
+    )
+}
+
+/// A connection to the proxy that writes frames; nothing is said yet.
+pub async fn connect(proxy: &RunningProxy) -> Client<TcpStream> {
+    let stream = TcpStream::connect(proxy.socket("in")).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    Client::new(stream)
+}
+
+/// The value of a statistic, as the admin listener tells it.
+pub async fn stat(proxy: &RunningProxy, name: &str) -> u64 {
+    use tokio::io::AsyncReadExt;
+    let mut admin = TcpStream::connect(proxy.admin()).await.unwrap();
+    let ask = format!("GET /stats?filter=^{name}$ HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    admin.write_all(ask.as_bytes()).await.unwrap();
+    let mut said = String::new();
+    admin.read_to_string(&mut said).await.unwrap();
+    let value = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    value.unwrap_or_else(|| panic!("no {name} in {said}")).trim().parse().unwrap()
+}
+
+/// Waits until a statistic has a value.
+pub async fn stat_becomes(proxy: &RunningProxy, name: &str, wanted: u64) {
+    let reached = async {
+        while stat(proxy, name).await != wanted {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(&format!("{name} becomes {wanted}"), reached).await;
+}
+
+/// An HTTP/1 upstream. `/hold` is never answered, `/size/N` with so many bytes, everything else with `body`.
+pub struct Upstream {
+    pub address: SocketAddr,
+    state: Rc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    requests: RefCell<Vec<Request>>,
+    broken: RefCell<Vec<Broken>>,
+    /// Requests that were not answered and whose connection is open.
+    held: Cell<usize>,
+}
+
+impl Upstream {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, state) = (listener.local_addr().unwrap(), Rc::new(State::default()));
+        let shared = state.clone();
+        spawn_local(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                spawn_local(serve(stream, shared.clone()));
+            }
+        });
+        Self { address, state }
+    }
+
+    /// The requests since it was last asked.
+    pub fn take(&self) -> Vec<Request> {
+        std::mem::take(&mut self.state.requests.borrow_mut())
+    }
+
+    /// What came and was no request.
+    pub fn broken(&self) -> Vec<Broken> {
+        std::mem::take(&mut self.state.broken.borrow_mut())
+    }
+
+    /// Requests that wait for an answer which will not come.
+    pub fn held(&self) -> usize {
+        self.state.held.get()
+    }
+}
+
+async fn serve(stream: TcpStream, state: Rc<State>) {
+    let mut reader = Reader::new(stream);
+    loop {
+        let request = match reader.request().await {
+            Ok(Some(request)) => request,
+            Ok(None) => return,
+            Err(broken) => return state.broken.borrow_mut().push(broken),
+        };
+        if !reader.surplus().is_empty() {
+            let surplus = reader.surplus().escape_ascii().to_string();
+            state.broken.borrow_mut().push(format!("{surplus:?} behind a request"));
+        }
+        let (target, is_head) = (request.target.clone(), request.method == "HEAD");
+        state.requests.borrow_mut().push(request);
+        if target.starts_with("/hold") {
+            state.held.set(state.held.get() + 1);
+            // Ends when the proxy gives the request up.
+            let _ = reader.request().await;
+            state.held.set(state.held.get() - 1);
+            return;
+        }
+        let size = target.strip_prefix("/size/").and_then(|n| n.parse().ok());
+        let body = size.map_or_else(|| b"body".to_vec(), |n| vec![b'x'; n]);
+        let mut answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+        if !is_head {
+            answer.extend(body);
+        }
+        if reader.stream.write_all(&answer).await.is_err() {
+            return;
+        }
+    }
+}
