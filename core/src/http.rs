@@ -6,6 +6,7 @@ pub mod grpc_status;
 pub mod head;
 pub mod header_map;
 pub mod local_reply;
+pub mod spelling;
 
 pub use body::{Chunk, Framing};
 pub use filter::{
@@ -15,3 +16,4 @@ pub use filter::{
 pub use head::{RequestHead, ResponseHead, Version};
 pub use header_map::HeaderMap;
 pub use local_reply::LocalReply;
+pub use spelling::Spelling;

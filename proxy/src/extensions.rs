@@ -54,6 +54,7 @@ fn support() -> Support {
         listener::config::SUPPORTED,
         network::SUPPORTED,
         network::tcp_proxy::SUPPORTED,
+        codec::http1::SUPPORTED,
         codec::http2::SUPPORTED,
         http::router::SUPPORTED,
         http::conn_manager::SUPPORTED,

@@ -9,6 +9,8 @@
 
 use std::fmt;
 
+use super::spelling::Spelling;
+
 /// Ordered, multi-valued header fields.
 #[derive(Clone, Default)]
 pub struct HeaderMap {
@@ -16,6 +18,8 @@ pub struct HeaderMap {
     entries: Vec<Entry>,
     /// One bit per (length, first, last byte) of every name ever added: a miss here is a miss.
     seen: u64,
+    /// Kept where somebody asked for it; boxed, since hardly anybody does.
+    spelling: Option<Box<Spelling>>,
 }
 
 #[derive(Clone, Copy)]
@@ -166,8 +170,23 @@ impl HeaderMap {
         }
     }
 
+    /// Begins to keep how the sender spelled the names of this head.
+    pub fn spell(&mut self) -> &mut Spelling {
+        let spelling = self.spelling.get_or_insert_default();
+        spelling.begin();
+        spelling
+    }
+
+    /// How the sender spelled the names, if that is to be kept.
+    pub fn spelling(&self) -> Option<&Spelling> {
+        self.spelling.as_deref().filter(|spelling| spelling.is_kept())
+    }
+
     /// Empties the map and keeps a bounded buffer for the next use.
     pub fn clear(&mut self) {
+        if let Some(spelling) = &mut self.spelling {
+            spelling.clear();
+        }
         self.bytes.clear();
         self.entries.clear();
         self.seen = 0;

@@ -10,7 +10,7 @@
 //! - `fields`: a block of header fields, shared by heads and trailers
 //! - `request`, `response`: heads, from bytes to our types
 //! - `connection_field`: what `connection:` nominates
-//! - `encode`: heads, from our types to bytes
+//! - `encode`: heads, from our types to bytes · `header_case`: how their names are spelled
 //! - `body`: what follows a head
 //! - `wire`: the socket with what was read too early and what was not written yet
 //! - [`ServerConn`], [`ClientConn`]: the two roles
@@ -23,6 +23,7 @@ mod encode;
 mod error;
 mod fields;
 pub mod fuzz_bodies;
+mod header_case;
 mod options;
 mod request;
 mod response;
@@ -34,5 +35,6 @@ mod tests;
 
 pub use client::ClientConn;
 pub use error::{BodyError, RequestError, UpstreamError};
-pub use options::{ClientOptions, HeaderCase, ServerOptions, Underscores};
+pub use header_case::{HeaderCase, SUPPORTED};
+pub use options::{ClientOptions, ServerOptions, Underscores};
 pub use server::ServerConn;

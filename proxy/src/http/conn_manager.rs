@@ -6,6 +6,7 @@
 //! - [`stream`]: one request and its response · [`stream_task`]: the task of one on HTTP/2
 //! - [`account`]: what connections count
 //! - [`filter_chain`]: a stream's filters · [`hygiene`]: whose headers are trusted
+//! - [`early_mutation`]: what is changed before that · [`origin`]: where a request comes from
 //! - [`path`]: the one normaliser of paths
 //! - [`host`]: hosts without port or dot
 //! - [`local_reply`]: answers of the proxy's own, [`local_reply_config`] what becomes of them · [`date`]: the `date` header
@@ -37,12 +38,14 @@ pub mod connection_http2;
 pub mod date;
 pub mod detect;
 pub mod down;
+pub mod early_mutation;
 pub mod factory;
 pub mod filter_chain;
 pub mod host;
 pub mod hygiene;
 pub mod local_reply;
 pub mod local_reply_config;
+pub mod origin;
 pub mod path;
 pub mod stream;
 pub mod stream_task;
@@ -137,7 +140,19 @@ impl HttpConnectionManager {
 
     /// What no filter and no route may see: refused before anything else.
     pub fn check_request(&self, head: &mut RequestHead) -> Option<LocalReply> {
+        if head.path().is_some_and(|path| path.first() != Some(&b'/')) {
+            self.failures.inc(stat::DOWNSTREAM_RQ_NON_RELATIVE_PATH);
+            return Some(LocalReply::new(404, "absolute_path_rejected"));
+        }
         self.normalize_path(head)
+    }
+
+    /// The operator's changes, before anything is made of the head.
+    pub fn mutate_early(&self, head: &mut RequestHead, control: &StreamControl) {
+        let mutations = &self.config.early_mutations;
+        if !mutations.is_empty() {
+            self.with_scratch(control, |context, scratch| mutations.apply(head, context, scratch.values_mut()));
+        }
     }
 
     /// Runs `apply` with what formatters may know of the stream, and the worker's scratch for values.
@@ -179,6 +194,14 @@ impl HttpConnectionManager {
                 Some(LocalReply::new(307, "path_normalization_failed").header("location", clean))
             }
         }
+    }
+
+    /// A 100 on its way is a response of its own in the counters.
+    pub fn count_interim(&self) {
+        self.stats.inc(stat::DOWNSTREAM_RQ_COMPLETED);
+        self.listener.inc(listener_stat::DOWNSTREAM_RQ_COMPLETED);
+        self.stats.inc(stat::DOWNSTREAM_RQ_1XX);
+        self.listener.inc(listener_stat::DOWNSTREAM_RQ_1XX);
     }
 
     pub fn count_response(&self, status: u16, took: Duration) {

@@ -4,7 +4,7 @@ mod buffer;
 mod cors;
 mod csrf;
 mod fault;
-mod header_mutation;
+pub(in crate::http) mod header_mutation;
 mod header_to_metadata;
 mod local_ratelimit;
 mod set_metadata;

@@ -32,11 +32,9 @@ supports!(COMMON = "envoy.config.core.v3.HttpProtocolOptions" {
 supports!(HTTP1 = "envoy.config.core.v3.Http1ProtocolOptions" {
     enable_trailers, allow_chunked_length, header_key_format
 });
-supports!(KEY_FORMAT = "envoy.config.core.v3.Http1ProtocolOptions.HeaderKeyFormat" { proper_case_words });
-supports!(PROPER_CASE = "envoy.config.core.v3.Http1ProtocolOptions.HeaderKeyFormat.ProperCaseWords" {});
 
 /// What is honoured of the messages read here.
-pub static SUPPORTED: &[&Entry] = &[&OPTIONS, &EXPLICIT, &DOWNSTREAM, &COMMON, &HTTP1, &KEY_FORMAT, &PROPER_CASE];
+pub static SUPPORTED: &[&Entry] = &[&OPTIONS, &EXPLICIT, &DOWNSTREAM, &COMMON, &HTTP1];
 
 /// The key and the message in `typed_extension_protocol_options`.
 const KEY: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -71,7 +69,7 @@ pub enum UpstreamProtocol {
 pub struct Http1Options {
     pub enable_trailers: bool,
     pub allow_chunked_length: bool,
-    pub proper_case: bool,
+    pub header_case: HeaderCase,
 }
 
 impl Default for HttpOptions {
@@ -115,7 +113,7 @@ impl HttpOptions {
             allow_chunked_length: self.http1.allow_chunked_length,
             max_head_bytes: self.max_response_head_bytes,
             max_headers: self.max_headers_count,
-            header_case: if self.http1.proper_case { HeaderCase::Proper } else { HeaderCase::Lower },
+            header_case: self.http1.header_case,
         }
     }
 }
@@ -134,7 +132,7 @@ pub(super) fn from_cluster(message: &Cluster) -> Result<Arc<HttpOptions>, Config
             let typed = nuncio_api::unpack(any).map_err(|e| e.within(&at))?;
             from_typed(&typed).map_err(|e| e.within(&at))?
         }
-        None => from_deprecated(message),
+        None => from_deprecated(message)?,
     };
     Ok(if options == HttpOptions::default() { HttpOptions::shared_default() } else { Arc::new(options) })
 }
@@ -144,7 +142,9 @@ fn from_typed(message: &pb::HttpProtocolOptions) -> Result<HttpOptions, ConfigEr
     let mut options = HttpOptions::default();
     match &message.upstream_protocol_options {
         Some(Choice::ExplicitHttpConfig(explicit)) => match &explicit.protocol_config {
-            Some(ProtocolConfig::HttpProtocolOptions(http1)) => options.http1 = read_http1(http1),
+            Some(ProtocolConfig::HttpProtocolOptions(http1)) => {
+                options.http1 = read_http1(http1).map_err(|e| e.within("explicit_http_config"))?;
+            }
             Some(ProtocolConfig::Http2ProtocolOptions(http2)) => {
                 options.protocol = UpstreamProtocol::Http2;
                 options.http2 = Http2Options::from_proto(http2, None);
@@ -159,7 +159,9 @@ fn from_typed(message: &pb::HttpProtocolOptions) -> Result<HttpOptions, ConfigEr
         },
         Some(Choice::UseDownstreamProtocolConfig(config)) => {
             options.protocol = UpstreamProtocol::Downstream;
-            options.http1 = config.http_protocol_options.as_ref().map(read_http1).unwrap_or_default();
+            if let Some(http1) = &config.http_protocol_options {
+                options.http1 = read_http1(http1).map_err(|e| e.within("use_downstream_protocol_config"))?;
+            }
             if let Some(http2) = &config.http2_protocol_options {
                 options.http2 = Http2Options::from_proto(http2, None);
             }
@@ -176,14 +178,14 @@ fn from_typed(message: &pb::HttpProtocolOptions) -> Result<HttpOptions, ConfigEr
 }
 
 #[allow(deprecated)]
-fn from_deprecated(message: &Cluster) -> HttpOptions {
+fn from_deprecated(message: &Cluster) -> Result<HttpOptions, ConfigError> {
     let mut options = HttpOptions::default();
     if let Some(http2) = &message.http2_protocol_options {
         options.protocol = UpstreamProtocol::Http2;
         options.http2 = Http2Options::from_proto(http2, None);
     }
     if let Some(http1) = &message.http_protocol_options {
-        options.http1 = read_http1(http1);
+        options.http1 = read_http1(http1)?;
     }
     if let Some(common) = &message.common_http_protocol_options {
         read_common(common, &mut options);
@@ -191,17 +193,16 @@ fn from_deprecated(message: &Cluster) -> HttpOptions {
     if let Some(max) = &message.max_requests_per_connection {
         options.max_requests_per_connection = Some(max.value).filter(|max| *max > 0);
     }
-    options
+    Ok(options)
 }
 
-fn read_http1(message: &core_pb::Http1ProtocolOptions) -> Http1Options {
-    use core_pb::http1_protocol_options::header_key_format::HeaderFormat;
-    let format = message.header_key_format.as_ref().and_then(|format| format.header_format.as_ref());
-    Http1Options {
+fn read_http1(message: &core_pb::Http1ProtocolOptions) -> Result<Http1Options, ConfigError> {
+    Ok(Http1Options {
         enable_trailers: message.enable_trailers,
         allow_chunked_length: message.allow_chunked_length,
-        proper_case: matches!(format, Some(HeaderFormat::ProperCaseWords(_))),
-    }
+        header_case: HeaderCase::from_proto(message.header_key_format.as_ref())
+            .map_err(|e| e.within("http_protocol_options"))?,
+    })
 }
 
 fn read_common(message: &core_pb::HttpProtocolOptions, options: &mut HttpOptions) {

@@ -8,7 +8,7 @@ use nuncio_core::http::header_map::decimal;
 use nuncio_core::http::{Framing, HeaderMap, RequestHead, ResponseHead, Version};
 
 use super::fields;
-use super::options::HeaderCase;
+use super::header_case::{HeaderCase, Names};
 use super::request::MethodKind;
 use crate::codec::syntax::{is_token, is_visible};
 
@@ -48,7 +48,7 @@ pub(crate) fn request_head(
     case: HeaderCase,
 ) -> Result<Outgoing, Unwritable> {
     let start = out.len();
-    let written = write_request_head(out, head, end, upgrade, case);
+    let written = write_request_head(out, head, end, upgrade, Names::of(&head.headers, case));
     if written.is_err() {
         out.truncate(start);
     }
@@ -60,7 +60,7 @@ fn write_request_head(
     head: &RequestHead,
     end: bool,
     upgrade: bool,
-    case: HeaderCase,
+    names: Names<'_>,
 ) -> Result<Outgoing, Unwritable> {
     let method = head.method();
     if method.is_empty() || !method.iter().all(|&b| is_token(b)) {
@@ -79,16 +79,16 @@ fn write_request_head(
     out.push(b' ');
     out.extend_from_slice(target);
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    write_field(out, b"host", authority, case)?;
+    write_field(out, b"host", authority, names)?;
     for (name, value) in head.headers.iter() {
         if !is_rebuilt(name, upgrade) && name != b"host" {
-            write_field(out, name, value, case)?;
+            write_field(out, name, value, names)?;
         }
     }
     let outgoing = if upgrade || kind == MethodKind::Connect {
         Outgoing::Tunnel
     } else {
-        request_framing(out, head.framing, method, end, case)?
+        request_framing(out, head.framing, method, end, names)?
     };
     out.extend_from_slice(b"\r\n");
     Ok(outgoing)
@@ -99,23 +99,23 @@ fn request_framing(
     framing: Framing,
     method: &[u8],
     end: bool,
-    case: HeaderCase,
+    names: Names<'_>,
 ) -> Result<Outgoing, Unwritable> {
     match framing {
         Framing::Length(n) if end && n > 0 => Err(Unwritable("a length without a body")),
         Framing::Length(n) => {
-            write_length(out, n, case);
+            write_length(out, n, names);
             Ok(if n == 0 { Outgoing::Done } else { Outgoing::Length(n) })
         }
         _ if end => {
             // As Envoy: an explicit zero, except for the methods that hardly ever have a body.
             if !matches!(method, b"GET" | b"HEAD" | b"DELETE" | b"TRACE") {
-                write_length(out, 0, case);
+                write_length(out, 0, names);
             }
             Ok(Outgoing::Done)
         }
         _ => {
-            write_chunked(out, case);
+            write_chunked(out, names);
             Ok(Outgoing::Chunked)
         }
     }
@@ -132,18 +132,19 @@ pub(crate) fn response_head(
     tunnel: bool,
     case: HeaderCase,
 ) -> (Outgoing, bool) {
-    write_status_line(out, head.status, answering.version);
-    write_fields(out, &head.headers, tunnel, case);
-    let outgoing = response_framing(out, head, answering, end, tunnel, case);
+    let names = Names::of(&head.headers, case);
+    write_status_line(out, head.status, answering.version, names);
+    write_fields(out, &head.headers, tunnel, names);
+    let outgoing = response_framing(out, head, answering, end, tunnel, names);
     let http10 = answering.version == Version::Http10;
     // As Envoy: to HTTP/1.0, a response without a length is ended by closing, also one without body.
     close |= http10 && !(outgoing == Outgoing::Done || has_length(head, outgoing));
     if !tunnel {
         if close {
-            write_name(out, b"connection", case);
+            names.write(out, b"connection");
             out.extend_from_slice(b": close\r\n");
         } else if http10 {
-            write_name(out, b"connection", case);
+            names.write(out, b"connection");
             out.extend_from_slice(b": keep-alive\r\n");
         }
     }
@@ -165,7 +166,7 @@ fn response_framing(
     answering: Answering,
     end: bool,
     tunnel: bool,
-    case: HeaderCase,
+    names: Names<'_>,
 ) -> Outgoing {
     if tunnel {
         return Outgoing::Tunnel;
@@ -177,29 +178,29 @@ fn response_framing(
     let is_head = answering.method == MethodKind::Head;
     if is_head || head.status == 304 {
         match head.framing {
-            Framing::Length(n) => write_length(out, n, case),
+            Framing::Length(n) => write_length(out, n, names),
             // As Envoy: a guess at what GET would have got.
-            _ if is_head && !http10 && head.status != 304 => write_chunked(out, case),
+            _ if is_head && !http10 && head.status != 304 => write_chunked(out, names),
             _ => {}
         }
         return Outgoing::Discard;
     }
     match head.framing {
         Framing::Length(n) if !end && n > 0 => {
-            write_length(out, n, case);
+            write_length(out, n, names);
             Outgoing::Length(n)
         }
         Framing::Length(0) => {
-            write_length(out, 0, case);
+            write_length(out, 0, names);
             Outgoing::Done
         }
         _ if end => {
-            write_length(out, 0, case);
+            write_length(out, 0, names);
             Outgoing::Done
         }
         _ if http10 => Outgoing::UntilClose,
         _ => {
-            write_chunked(out, case);
+            write_chunked(out, names);
             Outgoing::Chunked
         }
     }
@@ -207,17 +208,19 @@ fn response_framing(
 
 /// An interim response (1xx): no framing, no decision about the connection.
 pub(crate) fn interim_head(out: &mut Vec<u8>, head: &ResponseHead, case: HeaderCase) {
-    write_status_line(out, head.status, Version::Http11);
-    write_fields(out, &head.headers, false, case);
+    let names = Names::of(&head.headers, case);
+    write_status_line(out, head.status, Version::Http11, names);
+    write_fields(out, &head.headers, false, names);
     out.extend_from_slice(b"\r\n");
 }
 
 /// The last chunk and the trailer section.
 pub(crate) fn trailers(out: &mut Vec<u8>, trailers: &HeaderMap, case: HeaderCase) {
     out.extend_from_slice(b"0\r\n");
+    let names = Names::of(trailers, case);
     for (name, value) in trailers.iter().filter(|(name, _)| fields::is_trailer(name)) {
         // Its own checks leave nothing half-written.
-        let _ = write_field(out, name, value, case);
+        let _ = write_field(out, name, value, names);
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -237,13 +240,13 @@ pub(crate) fn chunk_line(len: usize, buf: &mut [u8; 18]) -> &[u8] {
     }
 }
 
-fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap, upgrade: bool, case: HeaderCase) {
+fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap, upgrade: bool, names: Names<'_>) {
     for (name, value) in headers.iter() {
         if is_rebuilt(name, upgrade) {
             continue;
         }
         // A field that cannot be written is worth less than a response.
-        if write_field(out, name, value, case).is_err() {
+        if write_field(out, name, value, names).is_err() {
             tracing::debug!(name = %name.escape_ascii(), "a header that cannot be written was left out");
         }
     }
@@ -265,7 +268,7 @@ fn is_rebuilt(name: &[u8], upgrade: bool) -> bool {
     }
 }
 
-fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8], case: HeaderCase) -> Result<(), Unwritable> {
+fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8], names: Names<'_>) -> Result<(), Unwritable> {
     if name.is_empty() || !name.iter().all(|&b| is_token(b)) {
         return Err(Unwritable("header name"));
     }
@@ -273,45 +276,31 @@ fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8], case: HeaderCase) -
     if value.iter().fold(false, |bad, &b| bad | (b < b' ' && b != b'\t') | (b == 0x7f)) {
         return Err(Unwritable("header value"));
     }
-    write_name(out, name, case);
+    names.write(out, name);
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
     Ok(())
 }
 
-fn write_name(out: &mut Vec<u8>, name: &[u8], case: HeaderCase) {
-    let at = out.len();
-    out.extend_from_slice(name);
-    if case == HeaderCase::Proper {
-        let mut capital = true;
-        for b in &mut out[at..] {
-            if capital {
-                b.make_ascii_uppercase();
-            }
-            capital = !b.is_ascii_alphanumeric();
-        }
-    }
-}
-
-fn write_length(out: &mut Vec<u8>, n: u64, case: HeaderCase) {
-    write_name(out, b"content-length", case);
+fn write_length(out: &mut Vec<u8>, n: u64, names: Names<'_>) {
+    names.write(out, b"content-length");
     out.extend_from_slice(b": ");
     out.extend_from_slice(decimal(n, &mut [0; 20]));
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_chunked(out: &mut Vec<u8>, case: HeaderCase) {
-    write_name(out, b"transfer-encoding", case);
+fn write_chunked(out: &mut Vec<u8>, names: Names<'_>) {
+    names.write(out, b"transfer-encoding");
     out.extend_from_slice(b": chunked\r\n");
 }
 
-fn write_status_line(out: &mut Vec<u8>, status: u16, version: Version) {
+fn write_status_line(out: &mut Vec<u8>, status: u16, version: Version, names: Names<'_>) {
     let version: &[u8] = if version == Version::Http10 { b"HTTP/1.0 " } else { b"HTTP/1.1 " };
     out.extend_from_slice(version);
     out.extend_from_slice(decimal(u64::from(status), &mut [0; 20]));
     out.push(b' ');
-    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(names.reason().unwrap_or(reason(status).as_bytes()));
     out.extend_from_slice(b"\r\n");
 }
 

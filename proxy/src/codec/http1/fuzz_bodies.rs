@@ -11,7 +11,8 @@ use nuncio_core::net::{Io, Stream};
 
 use super::chunked::{ChunkDecoder, Until};
 use super::encode;
-use super::options::{ClientOptions, HeaderCase, ServerOptions};
+use super::header_case::HeaderCase;
+use super::options::{ClientOptions, ServerOptions};
 use super::request::{MethodKind, parse_request};
 use super::response::{Asked, parse_response};
 use super::{ClientConn, ServerConn};

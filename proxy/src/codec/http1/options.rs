@@ -1,13 +1,6 @@
 //! What configuration says about HTTP/1: `http_protocol_options` and the limits beside it.
 
-/// How header names are written (`header_key_format`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HeaderCase {
-    #[default]
-    Lower,
-    /// `proper_case_words`: the first letter, and each one after a character that is no letter or digit.
-    Proper,
-}
+use super::header_case::HeaderCase;
 
 /// `headers_with_underscores_action`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -287,6 +287,7 @@ fn read_fields(
     head.version = line.version;
     head.framing = framing;
     let map = &mut head.headers;
+    options.header_case.keep(map, fields.iter().map(|f| f.name), b"");
     map.append(":method", line.method);
     if let Some(scheme) = target.scheme {
         map.append(":scheme", scheme);

@@ -80,7 +80,7 @@ pub(crate) fn parse_response(
         }
         return size_so_far(bytes, options);
     };
-    let (version, status) = parse_status_line(bytes[..lf].strip_suffix(b"\r").unwrap_or(&bytes[..lf]))?;
+    let (version, status, reason) = parse_status_line(bytes[..lf].strip_suffix(b"\r").unwrap_or(&bytes[..lf]))?;
     let fields_at = lf + 1;
     let parsed = fields::parse(&bytes[fields_at..], options.max_headers, |fields, len| {
         if fields_at + len > options.max_head_bytes {
@@ -89,6 +89,7 @@ pub(crate) fn parse_response(
         head.clear();
         head.status = status;
         head.version = version;
+        options.header_case.keep(&mut head.headers, fields.iter().map(|f| f.name), reason);
         let parsed = read_fields(fields, asked, options, head)?;
         Ok(ParsedResponse { head_len: fields_at + len, ..parsed })
     })?;
@@ -102,8 +103,8 @@ fn size_so_far<T>(bytes: &[u8], options: &ClientOptions) -> Result<Option<T>, Up
     if bytes.len() > options.max_head_bytes { Err(UpstreamError::Protocol("headers too large")) } else { Ok(None) }
 }
 
-/// The reason phrase is dropped, as Envoy does.
-fn parse_status_line(line: &[u8]) -> Result<(Version, u16), UpstreamError> {
+/// The phrase is dropped, as Envoy does, unless a formatter of names passes it on.
+fn parse_status_line(line: &[u8]) -> Result<(Version, u16, &[u8]), UpstreamError> {
     const BAD: UpstreamError = UpstreamError::Protocol("malformed status line");
     let (minor, rest) = match line.strip_prefix(b"HTTP/1.") {
         Some([minor, b' ', rest @ ..]) if minor.is_ascii_digit() => (*minor, rest),
@@ -117,7 +118,8 @@ fn parse_status_line(line: &[u8]) -> Result<(Version, u16), UpstreamError> {
         .and_then(|n| u16::try_from(n).ok())
         .filter(|&n| n >= 100)
         .ok_or(BAD)?;
-    Ok((if minor == b'0' { Version::Http10 } else { Version::Http11 }, status))
+    let phrase = reason.strip_prefix(b" ").unwrap_or_default();
+    Ok((if minor == b'0' { Version::Http10 } else { Version::Http11 }, status, phrase))
 }
 
 fn read_fields(

@@ -211,11 +211,13 @@ impl ServerConn {
 
     // === the response ===
 
-    /// `100 Continue`, if it is expected and no response has begun.
-    pub fn send_continue(&mut self, buffers: &Buffers) {
-        if std::mem::take(&mut self.expects_continue) && !self.head_sent {
+    /// `100 Continue`, if it is expected and no response has begun. Says whether it was.
+    pub fn send_continue(&mut self, buffers: &Buffers) -> bool {
+        let wanted = std::mem::take(&mut self.expects_continue) && !self.head_sent;
+        if wanted {
             self.wire.output(buffers).extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
+        wanted
     }
 
     /// An interim response (1xx, not 101). HTTP/1.0 clients do not know them and get none.
@@ -342,6 +344,11 @@ impl ServerConn {
                 _ => return Poll::Ready(()),
             }
         }
+    }
+
+    /// Only the close of the connection ends the response that is being sent: cut short, it must not look complete.
+    pub fn ends_by_closing(&self) -> bool {
+        matches!(self.outgoing, Outgoing::UntilClose | Outgoing::Tunnel)
     }
 
     /// The next close is a reset: the client must not take what it got for the whole response.

@@ -11,7 +11,7 @@ use nuncio_core::http::HeaderMap;
 use nuncio_core::net::Io;
 
 use super::encode::{self, Outgoing};
-use super::options::HeaderCase;
+use super::header_case::HeaderCase;
 use crate::codec::Buffers;
 
 /// Read at most so much while a head is awaited: what lies behind the head is copied once more.

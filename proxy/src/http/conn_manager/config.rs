@@ -9,8 +9,10 @@ use nuncio_core::http::HttpFilter;
 use nuncio_core::net::CidrRange;
 use nuncio_core::stats::ScopeId;
 
+use super::early_mutation::EarlyMutations;
 use super::host::HostRules;
 use super::local_reply_config::LocalReplyConfig;
+use super::origin::Detection;
 use super::path::PathRules;
 use super::upgrade::Upgrades;
 use crate::codec::http1::ServerOptions;
@@ -23,6 +25,10 @@ pub struct Identity {
     pub use_remote_address: bool,
     pub skip_xff_append: bool,
     pub xff_num_trusted_hops: u32,
+    /// Asked in turn without `use_remote_address`.
+    pub detections: Vec<Detection>,
+    /// `scheme_header_transformation.scheme_to_overwrite`
+    pub scheme: Option<&'static str>,
     pub append_x_forwarded_port: bool,
     /// Empty: nobody is internal.
     pub internal_ranges: Vec<CidrRange>,
@@ -48,6 +54,8 @@ impl Default for Identity {
             use_remote_address: false,
             skip_xff_append: false,
             xff_num_trusted_hops: 0,
+            detections: vec![Detection::Xff { hops: 0, skip_append: true }],
+            scheme: None,
             append_x_forwarded_port: false,
             internal_ranges: Vec::new(),
             generate_request_id: true,
@@ -79,7 +87,11 @@ pub struct Timeouts {
     pub request: Option<Duration>,
     /// From a head's first byte to its last.
     pub request_headers: Option<Duration>,
+    /// From the last byte of a response to its being taken by the client, where it is not `stream_idle`.
+    pub stream_flush: Option<Option<Duration>>,
     pub max_connection: Option<Duration>,
+    /// `http1_safe_max_connection_duration`: an HTTP/1 connection that is too old waits for one more request.
+    pub safe_max_connection: bool,
     pub max_stream: Option<Duration>,
     /// Between telling a client to go and closing.
     pub drain: Duration,
@@ -94,7 +106,9 @@ impl Default for Timeouts {
             stream_idle: Some(Duration::from_secs(300)),
             request: None,
             request_headers: None,
+            stream_flush: None,
             max_connection: None,
+            safe_max_connection: false,
             max_stream: None,
             drain: Duration::from_secs(5),
             delayed_close: Duration::from_secs(1),
@@ -127,6 +141,14 @@ pub enum CodecType {
     Http2,
 }
 
+/// `access_log_options`: records beside the one at the end of a stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AccessLogOptions {
+    pub interval: Option<Duration>,
+    pub on_new_request: bool,
+    pub on_tunnel: bool,
+}
+
 /// Where the manager's objects count.
 #[derive(Debug, Clone, Copy)]
 pub struct Scopes {
@@ -146,11 +168,13 @@ pub struct Config {
     pub timeouts: Timeouts,
     pub filters: Vec<ConfiguredFilter>,
     pub router: RouterConfig,
+    pub early_mutations: EarlyMutations,
     pub path: PathRules,
     pub host: HostRules,
     pub local_replies: Option<LocalReplyConfig>,
     pub routes: Arc<RouteConfig>,
     pub access_logs: Vec<Arc<dyn AccessLogConfig>>,
+    pub access_log_options: AccessLogOptions,
     pub codec_type: CodecType,
     pub upgrades: Upgrades,
     pub codec: ServerOptions,

@@ -9,14 +9,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use nuncio_core::http::LocalReply;
+use nuncio_core::http::{LocalReply, Version};
 use nuncio_core::net::ConnectionInfo;
 use nuncio_core::stats::lists::http as stat;
 use nuncio_core::stream_info::ResponseFlag;
 use tokio::time::Instant;
 
 use super::account::ConnectionAccount;
-use super::stream::{ActiveStream, End};
+use super::stream::{ActiveStream, Broken, End};
 use super::{HttpConnectionManager, down::Down};
 use crate::alarm::Alarm;
 use crate::codec::http1::{RequestError, ServerConn};
@@ -58,6 +58,8 @@ pub struct HttpConnection {
     /// When the first byte of the head came that is not complete yet.
     head_since: Option<Instant>,
     drain_after: Option<Instant>,
+    /// `max_connection_duration` is over: the next response is the last.
+    too_old: bool,
     alarm: Alarm,
     account: ConnectionAccount,
 }
@@ -78,6 +80,7 @@ impl HttpConnection {
             until: manager.config.timeouts.idle.map(|d| since + d),
             head_since: None,
             drain_after: manager.config.timeouts.max_connection.map(|d| since + d),
+            too_old: false,
             alarm: Alarm::default(),
             account,
             manager,
@@ -97,6 +100,9 @@ impl HttpConnection {
                             return Poll::Pending;
                         }
                         Poll::Ready(Ok(None)) => {
+                            if self.conn.head_begun() {
+                                self.note_cut_head(&mut active);
+                            }
                             self.manager.give_stream(active);
                             self.phase = Phase::Closed;
                         }
@@ -146,16 +152,33 @@ impl HttpConnection {
         }
     }
 
+    /// A client that left within a head is told in the log: as Envoy, a request without a status.
+    fn note_cut_head(&mut self, active: &mut ActiveStream) {
+        let gone = Broken {
+            version: Version::Http11,
+            flag: ResponseFlag::DownstreamConnectionTermination,
+            details: "downstream_remote_disconnect",
+        };
+        active.begin_broken(&self.manager, &self.info, &self.drain, gone);
+        self.manager.failures.inc(stat::DOWNSTREAM_CX_DESTROY_ACTIVE_RQ);
+        self.manager.failures.inc(stat::DOWNSTREAM_CX_DESTROY_REMOTE_ACTIVE_RQ);
+    }
+
     /// A whole head is here.
     fn begin(&mut self, mut active: Box<ActiveStream>) {
         self.requests = self.requests.saturating_add(1);
         self.head_since = None;
         self.until = None;
         self.manager.stats.inc(stat::DOWNSTREAM_RQ_HTTP1_TOTAL);
-        if !self.manager.config.proxy_100_continue {
-            self.conn.send_continue(&self.manager.worker.buffers);
-        }
+        let continued =
+            !self.manager.config.proxy_100_continue && self.conn.send_continue(&self.manager.worker.buffers);
         active.begin(&self.manager, &self.info, &self.drain, self.requests);
+        if continued {
+            active.continued(&self.manager);
+        }
+        if self.too_old {
+            active.close_after_response();
+        }
         self.active = Some(active);
         self.phase = Phase::Streaming;
     }
@@ -192,6 +215,12 @@ impl HttpConnection {
                 self.manager.failures.inc(stat::DOWNSTREAM_CX_DESTROY_REMOTE_ACTIVE_RQ);
                 self.phase = Phase::Closed;
             }
+            End::Reset if self.conn.ends_by_closing() => {
+                // A FIN would say that this was all of it.
+                self.account.ended_here = true;
+                self.conn.abort();
+                self.phase = Phase::Closed;
+            }
             End::Reset => {
                 // What was sent of the response still goes out: the client sees that it is short.
                 self.close_gracefully();
@@ -224,7 +253,8 @@ impl HttpConnection {
             self.drain_after = None;
             self.manager.failures.inc(stat::DOWNSTREAM_CX_MAX_DURATION_REACHED);
             match self.phase {
-                Phase::Waiting => self.close_gracefully(),
+                Phase::Waiting if !self.manager.config.timeouts.safe_max_connection => self.close_gracefully(),
+                Phase::Waiting => self.too_old = true,
                 _ => self.active.iter_mut().for_each(|a| a.close_after_response()),
             }
         }

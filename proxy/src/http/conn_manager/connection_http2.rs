@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::HttpConnectionManager;
 use super::account::ConnectionAccount;
-use super::stream::ActiveStream;
+use super::stream::{ActiveStream, Broken};
 use super::stream_task::StreamTask;
 use crate::alarm::Alarm;
 use crate::codec::http2::{Accepted, ConnectionError, FaultKind, ServerConn};
@@ -208,7 +208,7 @@ impl Http2Connection {
             _ => codec_stat::RX_MESSAGING_ERROR,
         };
         self.manager.http2.inc(count);
-        active.begin_broken(&self.manager, &self.info, &self.drain, details);
+        active.begin_broken(&self.manager, &self.info, &self.drain, Broken::http2(details));
         self.manager.give_stream(active);
     }
 
@@ -227,7 +227,7 @@ impl Http2Connection {
                 _ => {}
             }
             if head {
-                active.begin_broken(&self.manager, &self.info, &self.drain, details);
+                active.begin_broken(&self.manager, &self.info, &self.drain, Broken::http2(details));
             }
         }
         self.manager.give_stream(active);

@@ -38,6 +38,14 @@ impl Down<'_> {
         }
     }
 
+    /// The request has come to its end, read or not.
+    pub fn request_arrived(&self) -> bool {
+        match self {
+            Self::Http1(conn) => conn.request_arrived(),
+            Self::Http2(stream) => stream.request_complete(),
+        }
+    }
+
     pub fn send_interim(&mut self, buffers: &Buffers, head: &ResponseHead) {
         match self {
             Self::Http1(conn) => conn.send_interim(buffers, head),

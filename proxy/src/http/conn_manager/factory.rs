@@ -19,10 +19,13 @@ use nuncio_core::stats::lists;
 
 use super::Handle;
 use super::config::{
-    CodecType, Config, ConfiguredFilter, Identity, RouterConfig, Scopes, ServerHeader, Timeouts, UserAgent,
+    AccessLogOptions, CodecType, Config, ConfiguredFilter, Identity, RouterConfig, Scopes, ServerHeader, Timeouts,
+    UserAgent,
 };
+use super::early_mutation::EarlyMutations;
 use super::host::{HostRules, StripPort};
 use super::local_reply_config::{self, LocalReplyConfig};
+use super::origin::Detection;
 use super::path::{EscapedSlashes, PathRules};
 use super::upgrade::Upgrades;
 use crate::codec::http1::{HeaderCase, ServerOptions, Underscores};
@@ -38,7 +41,9 @@ supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3
     xff_num_trusted_hops, internal_address_config, skip_xff_append, via, generate_request_id,
     preserve_external_request_id, always_set_request_id_in_response, proxy_100_continue, route_config,
     append_x_forwarded_port, normalize_path, merge_slashes, path_with_escaped_slashes_action, http2_protocol_options,
-    upgrade_configs,
+    upgrade_configs, original_ip_detection_extensions, early_header_mutation_extensions, scheme_header_transformation,
+    access_log_options, flush_access_log_on_new_request, access_log_flush_interval, stream_flush_timeout,
+    http1_safe_max_connection_duration, request_id_extension,
     stream_error_on_invalid_http_message, local_reply_config, strip_matching_host_port, strip_any_host_port,
     strip_trailing_host_dot,
 } noop {
@@ -47,10 +52,21 @@ supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3
 } values {
     codec_type: ["AUTO", "HTTP1", "HTTP2"],
     forward_client_cert_details: ["SANITIZE"],
+    add_proxy_protocol_connection_state: ["true"],
 });
 supports!(pub INTERNAL_ADDRESSES =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.InternalAddressConfig" {
     cidr_ranges, unix_sockets,
+});
+supports!(SCHEME = "envoy.config.core.v3.SchemeHeaderTransformation" { scheme_to_overwrite });
+supports!(ACCESS_LOG_OPTIONS =
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.HcmAccessLogOptions" {
+    access_log_flush_interval, flush_access_log_on_new_request, flush_log_on_tunnel_successfully_established,
+});
+supports!(REQUEST_ID = "envoy.extensions.filters.network.http_connection_manager.v3.RequestIDExtension" { typed_config });
+supports!(UUID = "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig" {} noop {
+    pack_trace_reason: "no tracer is implemented: there is no reason to pack",
+    use_request_id_for_trace_sampling: "no tracer is implemented",
 });
 supports!(pub HTTP_FILTER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter" {
     name, typed_config, disabled, is_optional,
@@ -81,6 +97,14 @@ pub static SUPPORTED: &[&nuncio_api::support::Entry] = &[
     &HCM,
     &super::upgrade::UPGRADE,
     &INTERNAL_ADDRESSES,
+    &SCHEME,
+    &ACCESS_LOG_OPTIONS,
+    &REQUEST_ID,
+    &UUID,
+    super::early_mutation::SUPPORTED[0],
+    super::origin::SUPPORTED[0],
+    super::origin::SUPPORTED[1],
+    super::origin::SUPPORTED[2],
     &HTTP_FILTER,
     &ROUTER,
     &COMMON,
@@ -154,17 +178,20 @@ impl Check<'_> {
             codec: self.context.scope(&lists::http1::SCOPE, &"http1".into()),
             http2: self.context.scope(&lists::http2::SCOPE, &"http2".into()),
         };
-        let codec = codec_options(proto, &common);
+        let codec = self.codec_options(proto, &common);
+        self.request_id(proto);
         Some(Config {
             identity: self.identity(proto),
             timeouts: timeouts(proto, &common),
             filters,
             router,
+            early_mutations: self.kept(EarlyMutations::from_protos(&proto.early_header_mutation_extensions)),
             path: path_rules(proto),
             host: host_rules(proto),
             local_replies,
             routes: routes?,
             access_logs,
+            access_log_options: self.access_log_options(proto),
             codec_type: match proto.codec_type() {
                 proto::CodecType::Http1 => CodecType::Http1,
                 proto::CodecType::Http2 => CodecType::Http2,
@@ -179,6 +206,88 @@ impl Check<'_> {
             local_ip: crate::net::first_local_ip(),
             scopes,
         })
+    }
+
+    /// What was read, or its default beside the error.
+    fn kept<T: Default>(&mut self, read: Result<T, ConfigError>) -> T {
+        read.unwrap_or_else(|error| {
+            self.errors.push(error);
+            T::default()
+        })
+    }
+
+    fn detections(&mut self, proto: &Proto) -> Vec<Detection> {
+        let extensions = &proto.original_ip_detection_extensions;
+        let hops = proto.xff_num_trusted_hops;
+        if extensions.is_empty() {
+            return vec![Detection::Xff { hops, skip_append: true }];
+        }
+        let remote = proto.use_remote_address.is_some_and(|v| v.value);
+        for (mixed, field) in [(remote, "use_remote_address"), (hops > 0, "xff_num_trusted_hops")] {
+            if mixed {
+                let text = format!("Original IP detection extensions and {field} may not be mixed");
+                self.error("original_ip_detection_extensions", text);
+            }
+        }
+        self.kept(Detection::from_protos(extensions))
+    }
+
+    fn scheme(&mut self, proto: &Proto) -> Option<&'static str> {
+        use nuncio_api::pb::envoy::config::core::v3::scheme_header_transformation::Transformation;
+        match proto.scheme_header_transformation.as_ref()?.transformation.as_ref()? {
+            Transformation::SchemeToOverwrite(scheme) if scheme == "https" => Some("https"),
+            Transformation::SchemeToOverwrite(_) => Some("http"),
+        }
+    }
+
+    /// Only UUIDs are known, and they have no options that matter here.
+    fn request_id(&mut self, proto: &Proto) {
+        let Some(config) = proto.request_id_extension.as_ref().and_then(|e| e.typed_config.as_ref()) else { return };
+        if nuncio_api::any::type_name(&config.type_url) != UUID.message {
+            let text = format!("Didn't find a registered implementation for type: '{}'", config.type_url);
+            self.error("request_id_extension.typed_config", text);
+        }
+    }
+
+    #[allow(deprecated)]
+    fn access_log_options(&mut self, proto: &Proto) -> AccessLogOptions {
+        let new = proto.access_log_options.unwrap_or_default();
+        let old = proto.flush_access_log_on_new_request || proto.access_log_flush_interval.is_some();
+        if proto.access_log_options.is_some() && old {
+            let text = "Only one of access_log_options and the deprecated fields that it replaces may be set";
+            self.error("access_log_options", text);
+        }
+        let interval = new.access_log_flush_interval.as_ref().or(proto.access_log_flush_interval.as_ref());
+        AccessLogOptions {
+            interval: limit(interval, None),
+            on_new_request: new.flush_access_log_on_new_request || proto.flush_access_log_on_new_request,
+            on_tunnel: new.flush_log_on_tunnel_successfully_established,
+        }
+    }
+
+    fn codec_options(&mut self, proto: &Proto, common: &HttpProtocolOptions) -> ServerOptions {
+        use nuncio_api::pb::envoy::config::core::v3::http_protocol_options::HeadersWithUnderscoresAction as Action;
+        let default = ServerOptions::default();
+        let http1 = proto.http_protocol_options.clone().unwrap_or_default();
+        let header_case = HeaderCase::from_proto(http1.header_key_format.as_ref());
+        let header_case = self.kept(header_case.map_err(|e| e.within("http_protocol_options")));
+        ServerOptions {
+            accept_http_10: http1.accept_http_10,
+            default_host_for_http_10: (!http1.default_host_for_http_10.is_empty())
+                .then(|| http1.default_host_for_http_10.as_str().into()),
+            allow_absolute_url: http1.allow_absolute_url.is_none_or(|v| v.value),
+            enable_trailers: http1.enable_trailers,
+            allow_chunked_length: http1.allow_chunked_length,
+            proxy_100_continue: proto.proxy_100_continue,
+            max_head_bytes: proto.max_request_headers_kb.map_or(default.max_head_bytes, |kb| kb.value as usize * 1024),
+            max_headers: common.max_headers_count.map_or(default.max_headers, |n| n.value as usize),
+            underscores: match common.headers_with_underscores_action() {
+                Action::Allow => Underscores::Allow,
+                Action::RejectRequest => Underscores::Reject,
+                Action::DropHeader => Underscores::Drop,
+            },
+            header_case,
+        }
     }
 
     fn upgrades(&mut self, proto: &Proto) -> Upgrades {
@@ -355,7 +464,11 @@ impl Check<'_> {
             }
         }
         let node = self.context.node;
+        let detections = self.detections(proto);
+        let scheme = self.scheme(proto);
         Identity {
+            detections,
+            scheme,
             use_remote_address: proto.use_remote_address.is_some_and(|v| v.value),
             skip_xff_append: proto.skip_xff_append,
             xff_num_trusted_hops: proto.xff_num_trusted_hops,
@@ -422,36 +535,11 @@ fn timeouts(proto: &Proto, common: &HttpProtocolOptions) -> Timeouts {
         stream_idle: limit(proto.stream_idle_timeout.as_ref(), default.stream_idle),
         request: limit(proto.request_timeout.as_ref(), None),
         request_headers: limit(proto.request_headers_timeout.as_ref(), None),
+        stream_flush: proto.stream_flush_timeout.as_ref().map(|d| limit(Some(d), None)),
+        safe_max_connection: proto.http1_safe_max_connection_duration,
         max_connection: limit(common.max_connection_duration.as_ref(), None),
         max_stream: limit(common.max_stream_duration.as_ref(), None),
         drain: proto.drain_timeout.as_ref().map_or(default.drain, duration),
         delayed_close: proto.delayed_close_timeout.as_ref().map_or(default.delayed_close, duration),
-    }
-}
-
-fn codec_options(proto: &Proto, common: &HttpProtocolOptions) -> ServerOptions {
-    use nuncio_api::pb::envoy::config::core::v3::http_protocol_options::HeadersWithUnderscoresAction as Action;
-    use nuncio_api::pb::envoy::config::core::v3::http1_protocol_options::header_key_format::HeaderFormat;
-    let default = ServerOptions::default();
-    let http1 = proto.http_protocol_options.clone().unwrap_or_default();
-    ServerOptions {
-        accept_http_10: http1.accept_http_10,
-        default_host_for_http_10: (!http1.default_host_for_http_10.is_empty())
-            .then(|| http1.default_host_for_http_10.as_str().into()),
-        allow_absolute_url: http1.allow_absolute_url.is_none_or(|v| v.value),
-        enable_trailers: http1.enable_trailers,
-        allow_chunked_length: http1.allow_chunked_length,
-        proxy_100_continue: proto.proxy_100_continue,
-        max_head_bytes: proto.max_request_headers_kb.map_or(default.max_head_bytes, |kb| kb.value as usize * 1024),
-        max_headers: common.max_headers_count.map_or(default.max_headers, |n| n.value as usize),
-        underscores: match common.headers_with_underscores_action() {
-            Action::Allow => Underscores::Allow,
-            Action::RejectRequest => Underscores::Reject,
-            Action::DropHeader => Underscores::Drop,
-        },
-        header_case: match http1.header_key_format.and_then(|f| f.header_format) {
-            Some(HeaderFormat::ProperCaseWords(_)) => HeaderCase::Proper,
-            _ => HeaderCase::Lower,
-        },
     }
 }

@@ -11,6 +11,7 @@ use nuncio_core::net::{Address, CidrRange, ConnectionInfo};
 use nuncio_core::random::Rng;
 
 use super::config::{Identity, ServerHeader};
+use super::origin::{Detected, from_xff};
 
 /// What only this proxy, or a peer it calls internal, may say.
 const INTERNAL_ONLY: &[&str] = &[
@@ -47,6 +48,10 @@ pub struct Origin {
     pub remote: Option<Address>,
 }
 
+/// The status of the answer to a request whose origin must be known and is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OriginUnknown(pub u16);
+
 /// Makes a request's identity headers trustworthy.
 pub fn mutate_request(
     head: &mut RequestHead,
@@ -54,11 +59,11 @@ pub fn mutate_request(
     identity: &Identity,
     local_ip: Option<IpAddr>,
     rng: &Rng,
-) -> Origin {
+) -> Result<Origin, OriginUnknown> {
     let headers = &mut head.headers;
     let secure = connection.tls.is_some();
     let mut remote = None;
-    let trusted;
+    let mut trusted = false;
     if identity.use_remote_address {
         trusted = !headers.contains("x-forwarded-for");
         remote = connection.remote.ip();
@@ -80,18 +85,28 @@ pub fn mutate_request(
         {
             headers.set_u64("x-forwarded-port", port.into());
         }
-    } else if let Some(xff) = headers.get("x-forwarded-for") {
-        let xff_single = !xff.contains(&b',');
-        trusted = xff_single;
-        remote = from_xff(Some(xff), identity.xff_num_trusted_hops);
     } else {
-        trusted = false;
+        let mut append = false;
+        for detection in &identity.detections {
+            match detection.detect(headers, connection.remote.ip()) {
+                Detected::Nothing => {}
+                Detected::Append => append = true,
+                Detected::Address { ip, trusted: lone, skip_append } => {
+                    (remote, trusted, append) = (Some(ip), lone, !skip_append);
+                    break;
+                }
+                Detected::Rejected(status) => return Err(OriginUnknown(status)),
+            }
+        }
+        if append {
+            append_xff(head, connection, local_ip);
+        }
     }
     let headers = &mut head.headers;
     if !headers.contains("x-forwarded-proto") {
         headers.set("x-forwarded-proto", scheme(secure));
     }
-    set_scheme(head, secure);
+    set_scheme(head, secure, identity.scheme);
 
     let headers = &mut head.headers;
     let internal =
@@ -133,7 +148,7 @@ pub fn mutate_request(
     if let Some(via) = &identity.via {
         headers.append_to_value("via", ", ", via.as_bytes());
     }
-    Origin { internal, remote: remote.map(|ip| address(ip, connection)) }
+    Ok(Origin { internal, remote: remote.map(|ip| address(ip, connection)) })
 }
 
 /// The address as the connection's own when it is the same: that keeps the port.
@@ -148,8 +163,21 @@ fn scheme(secure: bool) -> &'static str {
     if secure { "https" } else { "http" }
 }
 
-/// `:scheme` follows x-forwarded-proto where that is a scheme, else the connection.
-fn set_scheme(head: &mut RequestHead, secure: bool) {
+/// What the request itself says (HTTP/2, an absolute URL) stays, else `:scheme` follows x-forwarded-proto where that is
+/// a scheme, else the connection.
+fn set_scheme(head: &mut RequestHead, secure: bool, overwrite: Option<&'static str>) {
+    if let Some(scheme) = overwrite {
+        return head.headers.set(":scheme", scheme);
+    }
+    if let Some(scheme) = head.headers.get(":scheme") {
+        let said = ["http", "https"].into_iter().find(|known| scheme.eq_ignore_ascii_case(known.as_bytes()));
+        if let Some(said) = said {
+            if scheme != said.as_bytes() {
+                head.headers.set(":scheme", said);
+            }
+            return;
+        }
+    }
     let https = match head.headers.get("x-forwarded-proto") {
         Some(proto) if proto.eq_ignore_ascii_case(b"https") => true,
         Some(proto) if proto.eq_ignore_ascii_case(b"http") => false,
@@ -174,13 +202,6 @@ fn append_xff(head: &mut RequestHead, connection: &ConnectionInfo, local_ip: Opt
     }
     let mut text = IpText::new();
     head.headers.append_to_value("x-forwarded-for", ",", text.write(ip));
-}
-
-/// The address `hops` from the right of x-forwarded-for, if it is one.
-fn from_xff(xff: Option<&[u8]>, hops: u32) -> Option<IpAddr> {
-    let mut entries = xff?.rsplit(|b| *b == b',');
-    let entry = entries.nth(hops as usize)?.trim_ascii();
-    std::str::from_utf8(entry).ok()?.parse().ok()
 }
 
 /// An address as text, without allocating.
@@ -246,7 +267,8 @@ mod tests {
     }
 
     fn run(head: &mut RequestHead, peer: &str, identity: &Identity) -> Origin {
-        mutate_request(head, &connection(peer), identity, Some("192.0.2.9".parse().unwrap()), &Rng::with_seed(1))
+        let local = Some("192.0.2.9".parse().unwrap());
+        mutate_request(head, &connection(peer), identity, local, &Rng::with_seed(1)).unwrap()
     }
 
     fn edge() -> Identity {
@@ -307,5 +329,21 @@ mod tests {
         let mut head = request(&[]);
         run(&mut head, "1.1.1.1:1", &Identity { generate_request_id: false, ..Identity::default() });
         assert!(!head.headers.contains("x-request-id"));
+    }
+
+    // Expected values: Envoy 1.40 with absolute URLs and x-forwarded-proto.
+    #[test]
+    fn the_scheme_that_a_request_says_stays() {
+        let scheme = |fields: &[(&str, &str)], identity: &Identity| {
+            let mut head = request(fields);
+            run(&mut head, "1.1.1.1:1", identity);
+            head.headers.get_str(":scheme").map(str::to_owned)
+        };
+        let plain = Identity::default();
+        assert_eq!(scheme(&[(":scheme", "https"), ("x-forwarded-proto", "http")], &plain).as_deref(), Some("https"));
+        assert_eq!(scheme(&[("x-forwarded-proto", "https")], &plain).as_deref(), Some("https"));
+        assert_eq!(scheme(&[("x-forwarded-proto", "ftp")], &plain).as_deref(), Some("http"));
+        let fixed = Identity { scheme: Some("https"), ..Identity::default() };
+        assert_eq!(scheme(&[(":scheme", "http")], &fixed).as_deref(), Some("https"));
     }
 }

@@ -50,6 +50,20 @@ pub enum End {
     HandedOver,
 }
 
+/// A head that never became a request, for the log.
+#[derive(Debug, Clone, Copy)]
+pub struct Broken {
+    pub version: Version,
+    pub flag: ResponseFlag,
+    pub details: &'static str,
+}
+
+impl Broken {
+    pub fn http2(details: &'static str) -> Self {
+        Self { version: Version::Http2, flag: ResponseFlag::DownstreamProtocolError, details }
+    }
+}
+
 /// Where the request is.
 enum Decode {
     /// In the filters' hands.
@@ -118,6 +132,10 @@ pub struct ActiveStream {
     idle_timeout: Option<std::time::Duration>,
     idle_deadline: Option<Instant>,
     duration_deadline: Option<Instant>,
+    /// When the next record of `access_log_flush_interval` is due.
+    log_deadline: Option<Instant>,
+    /// It had to wait for something since its head came: by now the codec has seen what came behind the head.
+    waited: bool,
     active: Option<GaugeGuard<Hcm>>,
     upgrade: Upgrade,
     upgraded: Option<GaugeGuard<HcmFailures>>,
@@ -153,6 +171,8 @@ impl ActiveStream {
             idle_timeout: None,
             idle_deadline: None,
             duration_deadline: None,
+            log_deadline: None,
+            waited: false,
             active: None,
             upgrade: Upgrade::None,
             upgraded: None,
@@ -187,20 +207,31 @@ impl ActiveStream {
         if let Some(reply) = manager.check_request(&mut self.request) {
             return self.reply(reply);
         }
-        let identity = &config.identity;
-        let origin = hygiene::mutate_request(
-            &mut self.request,
-            connection,
-            identity,
-            config.local_ip,
-            &manager.worker.context.rng,
-        );
+        manager.mutate_early(&mut self.request, &self.control);
+        let (identity, rng) = (&config.identity, &manager.worker.context.rng);
+        let origin = match hygiene::mutate_request(&mut self.request, connection, identity, config.local_ip, rng) {
+            Ok(origin) => origin,
+            Err(hygiene::OriginUnknown(status)) => {
+                manager.failures.inc(stat::DOWNSTREAM_RQ_REJECTED_VIA_IP_DETECTION);
+                return self.reply(LocalReply::new(status, "rejecting_because_detection_failed"));
+            }
+        };
         self.router.internal = origin.internal;
         if let Some(remote) = origin.remote {
             self.control.info_mut().remote_address = Some(remote);
         }
         self.find_route(manager);
         self.look_for_upgrade(manager);
+        self.log_deadline = config.access_log_options.interval.map(|d| now + d);
+        if config.access_log_options.on_new_request {
+            self.log(manager, LogType::DownstreamStart);
+        }
+    }
+
+    /// 100 was sent: until there is a response, that is the code.
+    pub fn continued(&mut self, manager: &HttpConnectionManager) {
+        self.control.info_mut().response_code = Some(100);
+        manager.count_interim();
     }
 
     /// What arrived was no acceptable request: it is answered and the connection closes.
@@ -223,14 +254,14 @@ impl ActiveStream {
         manager: &HttpConnectionManager,
         connection: &Rc<ConnectionInfo>,
         drain: &Rc<Drain>,
-        details: &'static str,
+        broken: Broken,
     ) {
         self.request.clear();
-        self.request.version = Version::Http2;
+        self.request.version = broken.version;
         self.admit(manager, connection, drain);
         let mut info = self.control.info_mut();
-        info.flags.insert(ResponseFlag::DownstreamProtocolError);
-        info.set_details(details);
+        info.flags.insert(broken.flag);
+        info.set_details(broken.details);
     }
 
     fn admit(
@@ -262,6 +293,10 @@ impl ActiveStream {
         let Some(kind) = upgrade::wanted(&self.request) else { return };
         // Whatever comes of it, an HTTP/1 connection has no other request.
         self.close_after |= self.request.version != Version::Http2;
+        if kind == b"connect" && !self.router.has_route() {
+            // The router's 404, as in Envoy.
+            return;
+        }
         if !self.router.allow_upgrade(kind, &self.request, manager) {
             manager.failures.inc(stat::DOWNSTREAM_RQ_WS_ON_NON_WS_ROUTE);
             return self.reply(LocalReply::new(403, "upgrade_failed"));
@@ -288,7 +323,7 @@ impl ActiveStream {
             self.idle_timeout = idle;
             self.idle_deadline = idle.map(|d| self.control.info().start + d);
         }
-        if let Some(limit) = self.router.max_stream_duration(&self.request) {
+        if let Some(limit) = self.router.max_stream_duration(&mut self.request) {
             self.duration_deadline = limit.map(|d| self.control.info().start + d);
         }
     }
@@ -302,6 +337,18 @@ impl ActiveStream {
         scratch: &mut [u8],
     ) -> Poll<End> {
         self.control.set_now(Instant::now());
+        let polled = self.poll_both(cx, down, manager, scratch);
+        self.waited |= polled.is_pending();
+        polled
+    }
+
+    fn poll_both(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+        scratch: &mut [u8],
+    ) -> Poll<End> {
         loop {
             let decoded = self.poll_decode(cx, down, manager, scratch);
             let encoded = self.poll_encode(cx, down, manager, scratch);

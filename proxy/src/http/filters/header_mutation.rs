@@ -12,6 +12,7 @@ use nuncio_api::pb::envoy::extensions::filters::http::header_mutation::v3 as pb;
 use nuncio_api::pb::google::protobuf::Any as ProtoAny;
 use nuncio_api::support::Entry;
 use nuncio_api::{supports, unpack};
+use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::{FactoryContext, WorkerContext};
 use nuncio_core::http::{
@@ -78,7 +79,8 @@ struct Mutations {
     response: Vec<Mutation>,
 }
 
-enum Mutation {
+/// One change.
+pub(in crate::http) enum Mutation {
     Change(HeaderMutations),
     RemoveOnMatch(StringMatcher),
 }
@@ -98,7 +100,7 @@ impl Mutations {
 }
 
 impl Mutation {
-    fn new(proto: &rules::HeaderMutation) -> Result<Self, ConfigError> {
+    pub(in crate::http) fn new(proto: &rules::HeaderMutation) -> Result<Self, ConfigError> {
         let required = || ConfigError::new("action", "value is required");
         Ok(match proto.action.as_ref().ok_or_else(required)? {
             Action::Remove(name) => Self::Change(HeaderMutations::new(&[], std::slice::from_ref(name))?),
@@ -107,6 +109,18 @@ impl Mutation {
                 Self::RemoveOnMatch(StringMatcher::from_proto(m.key_matcher.as_ref().ok_or_else(required)?)?)
             }
         })
+    }
+
+    pub(in crate::http) fn apply_to_request(
+        &self,
+        head: &mut RequestHead,
+        context: &LogContext<'_>,
+        values: &mut MutationValues,
+    ) {
+        match self {
+            Self::Change(list) => list.apply_to_request(head, context, values),
+            Self::RemoveOnMatch(m) => head.headers.retain(|name, _| name[0] == b':' || !m.matches(name)),
+        }
     }
 }
 
@@ -161,12 +175,9 @@ impl DecodeFilter for Half {
     fn decode_headers(&mut self, head: &mut RequestHead, _end: bool, stream: &StreamControl) -> Step {
         self.each(stream, |this, mutations| {
             for mutation in &mutations.request {
-                match mutation {
-                    Mutation::Change(list) => with_log_context(stream, &this.worker, |context| {
-                        list.apply_to_request(head, context, &mut this.values);
-                    }),
-                    Mutation::RemoveOnMatch(m) => head.headers.retain(|name, _| name[0] == b':' || !m.matches(name)),
-                }
+                with_log_context(stream, &this.worker, |context| {
+                    mutation.apply_to_request(head, context, &mut this.values);
+                });
             }
         });
         Step::CONTINUE

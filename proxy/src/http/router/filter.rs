@@ -20,7 +20,7 @@ use super::internal_redirect::Redirects;
 use super::replay::Kept;
 use super::retry_state::RetryState;
 use super::tally::{Apart, Tally};
-use super::timeouts::{Timeouts, grpc_timeout};
+use super::timeouts::{Timeouts, grpc_timeout, grpc_timeout_text};
 use super::upstream_request::{Kind, UpstreamRequest};
 use super::{Action, HashInput, MatchContext, Route};
 use crate::codec::Buffers;
@@ -185,6 +185,10 @@ impl Router {
         manager.config.routes.find(request, &context).cloned()
     }
 
+    pub fn has_route(&self) -> bool {
+        self.route.is_some()
+    }
+
     /// Whether the request may be upgraded, and how that goes upstream.
     pub fn allow_upgrade(&mut self, kind: &[u8], request: &RequestHead, manager: &HttpConnectionManager) -> bool {
         let upgrades = self.route.as_ref().and_then(|r| r.policy()).map_or(&[][..], |policy| &policy.upgrades);
@@ -207,13 +211,18 @@ impl Router {
     }
 
     /// The route's own limit on the whole stream, if it has one. A gRPC call may ask for less.
-    pub fn max_stream_duration(&self, request: &RequestHead) -> Option<Option<Duration>> {
+    pub fn max_stream_duration(&self, request: &mut RequestHead) -> Option<Option<Duration>> {
         let limits = self.route.as_ref()?.policy()?.max_stream_duration?;
         if let (Some(max), Some(mut asked)) = (limits.grpc_timeout_header_max, grpc_timeout(&request.headers)) {
             if !max.is_zero() {
                 asked = asked.min(max);
             }
-            return Some(Some(asked.saturating_sub(limits.grpc_timeout_header_offset.unwrap_or_default())));
+            let asked = asked.saturating_sub(limits.grpc_timeout_header_offset.unwrap_or_default());
+            // The upstream hears what the call really has.
+            if !asked.is_zero() {
+                request.headers.set("grpc-timeout", grpc_timeout_text(asked));
+            }
+            return Some(Some(asked));
         }
         let max = limits.max?;
         Some((!max.is_zero()).then_some(max))

@@ -80,3 +80,9 @@ pub struct Scratch {
     pub(super) bytes: Vec<u8>,
     pub(super) values: MutationValues,
 }
+
+impl Scratch {
+    pub(in crate::http) fn values_mut(&mut self) -> &mut MutationValues {
+        &mut self.values
+    }
+}

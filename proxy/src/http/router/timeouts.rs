@@ -125,7 +125,7 @@ pub(in crate::http) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// In the finest unit that eight digits can hold.
-fn grpc_timeout_text(timeout: Duration) -> String {
+pub(in crate::http) fn grpc_timeout_text(timeout: Duration) -> String {
     const MOST: u128 = 99_999_999;
     let millis = timeout.as_millis();
     for (unit, size) in [("m", 1), ("S", 1000), ("M", 60_000)] {

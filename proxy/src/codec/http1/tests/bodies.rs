@@ -133,6 +133,21 @@ fn proper_case_is_the_first_letter_of_each_word() {
     );
 }
 
+// Expected values: recorded from Envoy 1.40 (hcm_early_mutation_and_case).
+#[test]
+fn names_that_were_kept_are_written_as_they_came() {
+    let case = HeaderCase::Preserve { proper_others: false, reason: false };
+    let options = ServerOptions { header_case: case, ..ServerOptions::default() };
+    let request = "GET / HTTP/1.1\r\nHOST: a\r\nx-miXED: a\r\nX-Mixed: b\r\nETag: q\r\n\r\n";
+    let mut s = Server::new(options, &[request.as_bytes()]);
+    assert!(matches!(s.request(), Poll::Ready(Ok(Some(())))));
+    s.head.headers.append("x-added", "1");
+    let mut out = Vec::new();
+    super::super::encode::request_head(&mut out, &s.head, true, false, HeaderCase::Lower).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert_eq!(text, "GET / HTTP/1.1\r\nHOST: a\r\nx-miXED: a\r\nx-miXED: b\r\nETag: q\r\nx-added: 1\r\n\r\n");
+}
+
 #[test]
 fn a_small_body_goes_in_one_write_with_its_head_and_a_large_one_is_not_copied() {
     let mut s = asked(GET);

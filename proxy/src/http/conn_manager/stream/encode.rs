@@ -99,6 +99,7 @@ impl ActiveStream {
     fn interim(&mut self, down: &mut Down<'_>, manager: &HttpConnectionManager) {
         if self.response.status == 100 && manager.config.proxy_100_continue {
             down.send_interim(&manager.worker.buffers, &self.response);
+            self.continued(manager);
         }
         self.response.clear();
     }
@@ -124,7 +125,7 @@ impl ActiveStream {
         hygiene::mutate_response(&mut self.response, &self.request, &manager.config.identity, &date);
         let collected = std::mem::take(&mut self.encode_collected);
         let bodiless = (self.response.framing.is_none() || self.request.is_head()) && collected.is_empty();
-        if !down.is_shared() && !down.request_complete() && matches!(self.source, Source::Local(_)) {
+        if !down.is_shared() && !self.request_over(down) && matches!(self.source, Source::Local(_)) {
             // An answer before the request was read: HTTP/1 cannot go on after it.
             self.close_after = true;
         }
@@ -137,6 +138,9 @@ impl ActiveStream {
             down.send_upgrade_head(&manager.worker.buffers, &self.response);
             // What the client sent meanwhile goes on now.
             self.decode = Decode::Body;
+            if manager.config.access_log_options.on_tunnel {
+                self.log(manager, LogType::DownstreamTunnelSuccessfullyEstablished);
+            }
         } else {
             down.send_head(&manager.worker.buffers, &self.response, bodiless, close);
         }
@@ -322,12 +326,22 @@ impl ActiveStream {
         self.encode = Encode::Done(end);
     }
 
+    /// All of the request is here, so that another one may follow. What came with the head counts once the stream
+    /// had to wait for something.
+    fn request_over(&self, down: &Down<'_>) -> bool {
+        down.request_complete() || (self.waited && down.request_arrived())
+    }
+
     fn response_complete(&mut self, down: &Down<'_>) {
         self.encode = Encode::Flush;
         let now = self.control.now();
         self.control.info_mut().timings.last_downstream_tx = Some(now);
-        if !down.request_complete() && !down.is_shared() {
+        if !self.request_over(down) && !down.is_shared() {
             self.close_after = true;
+        }
+        if let Some(flush) = self.config.timeouts.stream_flush {
+            self.idle_timeout = flush;
+            self.idle_deadline = flush.map(|d| now + d);
         }
         // Nobody wants the rest of the request.
         self.decode = Decode::Done;

@@ -5,7 +5,7 @@ use super::*;
 impl ActiveStream {
     /// The earliest of this stream's deadlines.
     pub fn deadline(&self) -> Option<Instant> {
-        [self.request_deadline, self.idle_deadline, self.duration_deadline, self.router.deadline()]
+        [self.request_deadline, self.idle_deadline, self.duration_deadline, self.router.deadline(), self.log_deadline]
             .into_iter()
             .flatten()
             .min()
@@ -17,6 +17,10 @@ impl ActiveStream {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if matches!(self.encode, Encode::Done(_)) {
             return;
+        }
+        if due(self.log_deadline) {
+            self.log_deadline = manager.config.access_log_options.interval.map(|d| now + d);
+            self.log(manager, LogType::DownstreamPeriodic);
         }
         if due(self.duration_deadline) {
             self.duration_deadline = None;
@@ -125,16 +129,16 @@ impl ActiveStream {
         {
             let mut info = self.control.info_mut();
             info.timings.end = Some(now);
-            let status = info.response_code.unwrap_or(0);
+            let status = info.response_code.filter(|code| *code != 100).unwrap_or(0);
             manager.count_response(status, now.duration_since(info.start));
         }
-        self.log(manager);
+        self.log(manager, LogType::DownstreamEnd);
         self.decode_chain.reset(&self.control);
         self.encode_chain.reset(&self.control);
         self.recycle(manager);
     }
 
-    fn log(&self, manager: &HttpConnectionManager) {
+    pub(super) fn log(&self, manager: &HttpConnectionManager, log_type: LogType) {
         if manager.loggers.is_empty() {
             return;
         }
@@ -146,7 +150,7 @@ impl ActiveStream {
             response: Some(&self.response),
             trailers: self.response_trailers.as_ref(),
             connection: connection.as_deref(),
-            log_type: LogType::DownstreamEnd,
+            log_type,
             route: route.as_deref(),
             rng: Some(&manager.worker.context.rng),
             ..LogContext::new(&info)
@@ -164,7 +168,7 @@ impl ActiveStream {
             info.set_details("internal_redirect");
             info.timings.end = Some(now);
         }
-        self.log(manager);
+        self.log(manager, LogType::DownstreamEnd);
         self.decode_chain.reset(&self.control);
         self.encode_chain.reset(&self.control);
         self.response.clear();
@@ -219,6 +223,8 @@ impl ActiveStream {
         self.idle_timeout = None;
         self.idle_deadline = None;
         self.duration_deadline = None;
+        self.log_deadline = None;
+        self.waited = false;
         let (wall, start) = {
             let info = self.control.info();
             (info.start_wall, info.start)
