@@ -23,7 +23,7 @@ pub fn standard() -> Extensions {
         network: NetworkExtensions {
             listener_filters: Vec::new(),
             transport_sockets: Vec::new(),
-            filters: Vec::new(),
+            filters: network::filter_factories(),
             terminal: network::factories().into_iter().chain(http::factories()).collect(),
         },
         host_sources: nuncio_discovery::sources::factories(),

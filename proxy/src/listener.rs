@@ -4,7 +4,8 @@
 //! - [`chain_match`]: which filter chain takes a connection; [`filter_chain`]: what it then passes through
 //! - [`filters`]: what looks at a socket and its first bytes before that
 //! - [`manager`] (main): the set of listeners, their sockets, changes to the set
-//! - [`active`] (worker): the accept loops and the connections they made; [`pending`]: those that are not yet there
+//! - [`active`] (worker): the accept loops and the connections they made; [`pending`]: those that are not yet there,
+//!   with [`read_filters`] in front of the terminal filter
 //!
 //! ```text
 //! message ── ListenerConfig::check ──► ListenerManager ── ListenerCommand ──► ActiveListeners ──► TerminalFilter::serve
@@ -17,6 +18,7 @@ pub mod filter_chain;
 pub mod filters;
 pub mod manager;
 mod pending;
+mod read_filters;
 
 pub use active::ActiveListeners;
 pub use config::ListenerConfig;

@@ -3,11 +3,11 @@
 //! The last of a chain is its terminal filter, which owns the connection. Four forms, in this order: protobuf message →
 //! [`TerminalFilterConfig`] (checked once on main by the [`TerminalFilterFactory`], shared) → [`TerminalFilter`] (one
 //! per filter chain and worker) → a task per connection. Those in front of it are `core::network`'s
-//! [`NetworkFilter`](nuncio_core::network::NetworkFilter)s, which [`read_filters`] runs.
+//! [`NetworkFilter`](nuncio_core::network::NetworkFilter)s, which the listener runs.
 
 mod direct_response;
 mod echo;
-pub mod read_filters;
+mod sni_cluster;
 pub mod tcp_proxy;
 
 use std::any::Any;
@@ -142,7 +142,13 @@ impl NetworkExtensions {
 }
 
 /// What is honoured of the messages read in this folder.
-pub static SUPPORTED: &[&Entry] = &[&echo::SUPPORTED, &direct_response::SUPPORTED, &direct_response::DATA_SOURCE];
+pub static SUPPORTED: &[&Entry] =
+    &[&echo::SUPPORTED, &direct_response::SUPPORTED, &direct_response::DATA_SOURCE, &sni_cluster::SUPPORTED];
+
+/// The filters of this folder that stand in front of a terminal one.
+pub fn filter_factories() -> Vec<Box<dyn NetworkFilterFactory>> {
+    vec![Box::new(sni_cluster::Factory)]
+}
 
 /// The terminal filters of this folder.
 pub fn factories() -> Vec<Box<dyn TerminalFilterFactory>> {

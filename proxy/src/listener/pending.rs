@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use super::active::{Place, Serving};
 use super::filter_chain::FilterChain;
+use super::read_filters::{Closed, ReadFilters};
 use crate::network::Connection;
-use crate::network::read_filters::{Closed, ReadFilters};
 
 /// A socket that is not yet a connection of its listener.
 pub(super) struct Pending {

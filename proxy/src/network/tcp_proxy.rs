@@ -56,6 +56,9 @@ supports!(PERCENT = "envoy.type.v3.Percent" { value });
 /// What is honoured of the messages read here.
 pub static SUPPORTED: &[&Entry] = &[&TCP_PROXY, &WEIGHTED, &WEIGHT, &LOG_OPTIONS, &HASH_POLICY, &SOURCE_IP, &PERCENT];
 
+/// The name in a connection's filter state of the cluster that is to be taken instead of the configured one.
+pub const PER_CONNECTION_CLUSTER: &str = "envoy.tcp_proxy.cluster";
+
 /// Envoy's default of `idle_timeout`.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 

@@ -21,7 +21,7 @@ use nuncio_core::upstream::{Choice, ClusterInfo, Host, LbContext};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::relay::{Direction, Failed, Lent, Moved};
-use super::{TcpProxy, hash_of};
+use super::{PER_CONNECTION_CLUSTER, TcpProxy, hash_of};
 use crate::network::{Connection, ConnectionRecord};
 use crate::upstream::ThreadLocalCluster;
 use crate::upstream::pool::tcp::{TcpConnecting, TcpGuard};
@@ -118,7 +118,7 @@ impl Session {
         let log_due = proxy.config.log_interval.filter(|_| !proxy.logs.is_empty()).map(|interval| start + interval);
         let idle = proxy.config.idle_timeout.map(|idle| start + idle);
         let timer = [max_due, log_due, idle].into_iter().flatten().min().map(sleep_until);
-        let record = Record::new(&proxy, start);
+        let record = Record::new(&proxy, &connection.info, start);
         let parts = Parts { proxy, connection, state: State::Begin, record, max_due, log_due, idle_due: None };
         if parts.proxy.config.log_on_start {
             parts.log(LogType::TcpConnectionStart);
@@ -395,7 +395,7 @@ impl Parts {
 /// A connection that ended before its session began counts and is logged like any other.
 pub(super) fn refused(proxy: &TcpProxy, connection: &ConnectionInfo, record: Option<Rc<ConnectionRecord>>) {
     proxy.stats.inc(tcp::DOWNSTREAM_CX_TOTAL);
-    let session = Record::new(proxy, Instant::now());
+    let session = Record::new(proxy, connection, Instant::now());
     session.log(proxy, connection, LogType::TcpConnectionEnd);
     if let Some(record) = record {
         record.set(session.stream_info(connection, LogType::TcpConnectionEnd));
@@ -405,14 +405,16 @@ pub(super) fn refused(proxy: &TcpProxy, connection: &ConnectionInfo, record: Opt
 // === impl Record ===
 
 impl Record {
-    fn new(proxy: &TcpProxy, start: Instant) -> Self {
+    fn new(proxy: &TcpProxy, connection: &ConnectionInfo, start: Instant) -> Self {
         let worker = &proxy.worker.context;
+        let named = connection.filter_state.borrow().get(PER_CONNECTION_CLUSTER).and_then(|cluster| cluster.text());
+        let configured = || proxy.config.target.choose(|n| worker.rng.below(n)).clone();
         Self {
             start,
             start_wall: worker.clock.now(),
             flags: ResponseFlags::default(),
             attempts: 0,
-            cluster_name: proxy.config.target.choose(|n| worker.rng.below(n)).clone(),
+            cluster_name: named.map_or_else(configured, Arc::from),
             cluster: None,
             host: None,
             upstream: None,

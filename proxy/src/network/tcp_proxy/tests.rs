@@ -11,6 +11,8 @@ use nuncio_core::extension::WorkerContext;
 use nuncio_core::net::{Address, ConnectionInfo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
+use nuncio_core::stream_info::{ResponseFlag, ResponseFlags};
+
 use super::*;
 use crate::access_log::file::{FlushPolicy, LogWriter};
 use crate::lifecycle::{Drain, DrainStrategy};
@@ -95,12 +97,15 @@ impl Bench {
 
     /// The client's end of a new connection.
     fn connect(&self) -> (DuplexStream, AbortHandle) {
+        self.connect_as(connection())
+    }
+
+    fn connect_as(&self, info: ConnectionInfo) -> (DuplexStream, AbortHandle) {
         let (io, client) = memory();
-        let address = |port: u16| Address::Ip(([127, 0, 0, 1], port).into());
         let drain = Drain::new(Arc::default(), true, DrainStrategy::Gradual, Duration::ZERO);
         let task = self.filter.serve(Connection {
             io,
-            info: Rc::new(ConnectionInfo::new(1, address(1), address(2))),
+            info: Rc::new(info),
             preread: Vec::new(),
             drain: Rc::new(drain),
             record: None,
@@ -116,6 +121,11 @@ impl Bench {
     fn stat(&self, name: &str) -> u64 {
         self.house.store.borrow_mut().value(&format!("tcp.t.{name}")).unwrap()
     }
+}
+
+fn connection() -> ConnectionInfo {
+    let address = |port: u16| Address::Ip(([127, 0, 0, 1], port).into());
+    ConnectionInfo::new(1, address(1), address(2))
 }
 
 async fn read(client: &mut DuplexStream, expected: &str) {
@@ -297,4 +307,26 @@ fn clusters_are_drawn_by_their_weights() {
         })
         .collect();
     assert_eq!(drawn, ["a", "c", "c", "c"]);
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn a_cluster_named_in_the_filter_state_is_taken_instead_of_the_configured_one() {
+    let bench = Bench::with_hosts(&to_cluster("c"), 1);
+    let info = connection();
+    info.filter_state.borrow_mut().set(PER_CONNECTION_CLUSTER, Arc::new("elsewhere".to_owned()));
+    let (mut client, _) = bench.connect_as(info);
+    at_end(&mut client).await;
+    assert_eq!(bench.lines(), ["NC - - 0 0 0 TcpConnectionEnd"]);
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn a_connection_that_a_filter_before_it_refused_counts_and_is_logged() {
+    let bench = Bench::with_hosts(&to_cluster("c"), 1);
+    let mut flags = ResponseFlags::default();
+    flags.insert(ResponseFlag::UnauthorizedExternalService);
+    let info = connection();
+    info.flags.set(flags);
+    bench.filter.refused(&Rc::new(info), None);
+    assert_eq!(bench.lines(), ["UAEX - - 0 0 0 TcpConnectionEnd"]);
+    assert_eq!(bench.stat("downstream_cx_total"), 1);
 }
