@@ -42,7 +42,7 @@ pub use config::AdminConfig;
 pub use config_dump::{Configs, pages as config_pages};
 pub use connection::{Limits, Settings, serve};
 pub use counts::AdminStats;
-pub use hyper_io::HyperIo;
+pub use hyper_io::{HyperClock, HyperIo};
 pub use page::{Page, Param, ParamKind};
 pub use request::{Query, Request};
 

@@ -11,6 +11,8 @@ use crate::server::options::{Arguments, Options};
 use crate::{extensions, logging, server, version};
 
 mod demo;
+mod sds_server;
+mod small_server;
 mod supported;
 
 /// What the command line asks for.
@@ -21,8 +23,10 @@ pub enum Request {
 
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
-    /// Run three upstreams and the proxy in front of them, and say what to try
-    Demo,
+    /// Run upstreams that register themselves and the proxy in front of them, and say what to try
+    Demo(demo::Arguments),
+    /// Serve the REST service discovery API (/v1/registration/…) that SDS clusters poll
+    SdsServer(sds_server::Arguments),
     /// List what is implemented of Envoy's configuration
     Supported(supported::Arguments),
 }
@@ -30,7 +34,8 @@ pub enum Command {
 impl Command {
     pub fn run(self) -> ExitCode {
         match self {
-            Command::Demo => demo::run(),
+            Command::Demo(arguments) => demo::run(&arguments),
+            Command::SdsServer(arguments) => sds_server::run(arguments),
             Command::Supported(arguments) => supported::run(&arguments, &extensions::standard().support),
         }
     }

@@ -10,7 +10,6 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderValue, Method, StatusCode, Version, header};
@@ -26,7 +25,7 @@ use tokio::time::Instant;
 
 use super::answer::Body;
 use super::chunks::{ChunkedBody, Chunks, Patience};
-use super::hyper_io::HyperIo;
+use super::hyper_io::{HyperClock, HyperIo};
 use super::log_record::LogRecord;
 use super::{Admin, AdminStats, Answer, ContentType, Query, Request};
 use crate::calendar::Date;
@@ -134,7 +133,7 @@ async fn connection(connected: Connected, server: Rc<Server>, asked: Rc<Cell<Ins
         respond(server.clone(), info.clone(), request)
     });
     let result = http1::Builder::new()
-        .timer(Clock)
+        .timer(HyperClock)
         .header_read_timeout(server.limits.head)
         .max_buf_size(server.limits.head_bytes)
         .auto_date_header(false)
@@ -268,31 +267,5 @@ impl Server {
             drop(turn);
         });
         (status, content_type, parts)
-    }
-}
-
-/// tokio's clock for hyper, which is told moments of the standard library's.
-struct Clock;
-
-struct ClockSleep(Pin<Box<tokio::time::Sleep>>);
-
-impl hyper::rt::Timer for Clock {
-    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
-        Box::pin(ClockSleep(Box::pin(tokio::time::sleep(duration))))
-    }
-
-    #[allow(clippy::disallowed_types)]
-    fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
-        Box::pin(ClockSleep(Box::pin(tokio::time::sleep_until(Instant::from_std(deadline)))))
-    }
-}
-
-impl hyper::rt::Sleep for ClockSleep {}
-
-impl Future for ClockSleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(cx)
     }
 }

@@ -52,3 +52,29 @@ impl Write for HyperIo {
         self.io.poll_shutdown(cx)
     }
 }
+
+/// tokio's clock for hyper, which is told moments of the standard library's.
+pub struct HyperClock;
+
+struct ClockSleep(Pin<Box<tokio::time::Sleep>>);
+
+impl hyper::rt::Timer for HyperClock {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(ClockSleep(Box::pin(tokio::time::sleep(duration))))
+    }
+
+    #[allow(clippy::disallowed_types)]
+    fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn hyper::rt::Sleep>> {
+        Box::pin(ClockSleep(Box::pin(tokio::time::sleep_until(tokio::time::Instant::from_std(deadline)))))
+    }
+}
+
+impl hyper::rt::Sleep for ClockSleep {}
+
+impl Future for ClockSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
+    }
+}

@@ -17,7 +17,7 @@ struct Demo {
 impl Demo {
     fn start(folder: &std::path::Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nuncio"));
-        command.arg("demo").env("TMPDIR", folder).current_dir(folder).stdout(Stdio::piped());
+        command.args(["demo", "--fourth-after", "1"]).env("TMPDIR", folder).current_dir(folder).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut said = Vec::new();
@@ -32,6 +32,12 @@ impl Demo {
     /// The answers to its `curl` lines, in their order.
     fn try_all(&self) -> Vec<String> {
         self.said.iter().filter(|line| line.trim_start().starts_with("curl ")).map(|line| curl(line)).collect()
+    }
+
+    /// Asks until the upstream answers that registers later.
+    fn wait_for_the_fourth(&self) {
+        let who = self.said.iter().find(|line| line.contains("/who")).unwrap();
+        assert!((0..100_000).any(|_| curl(who).contains("upstream delta: ")), "it was never seen");
     }
 
     fn interrupt(mut self) {
@@ -74,6 +80,7 @@ fn every_line_it_prints_works_and_ctrl_c_leaves_nothing_behind() {
             ("200", "upstream canary: GET /who from 127.0.0.1:"),
             ("301", "/new/page"),
             ("200", "GET /through-tcp"),
+            ("200", "\"ip_address\":\"127.0.0.1\""),
             ("200", "canary::"),
             ("200", "cluster.web.upstream_rq_200: "),
         ];
@@ -81,6 +88,7 @@ fn every_line_it_prints_works_and_ctrl_c_leaves_nothing_behind() {
         for ((status, part), answer) in expected.into_iter().zip(answers) {
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(part), "{part}: {answer}");
         }
+        demo.wait_for_the_fourth();
         demo.interrupt();
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

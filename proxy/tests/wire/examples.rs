@@ -39,7 +39,8 @@ fn get(to: SocketAddr, path: &str, fields: &str) -> (String, String) {
 #[test]
 fn every_example_starts_and_is_ready() {
     let mut seen = 0;
-    for entry in fs::read_dir(folder()).unwrap().flatten() {
+    let all = [folder(), folder().join("nuncio")];
+    for entry in all.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).flatten() {
         let path = entry.path();
         if path.extension().is_some_and(|e| e == "yaml") {
             let proxy = start(&path);
@@ -48,7 +49,7 @@ fn every_example_starts_and_is_ready() {
             seen += 1;
         }
     }
-    assert!(seen >= 5);
+    assert!(seen >= 6);
 }
 
 /// The same requests to Envoy 1.40 with the same file gave the same answers.

@@ -9,4 +9,5 @@ mod examples;
 mod listeners;
 mod mistakes;
 mod running;
+mod sds;
 mod tcp_proxy;
