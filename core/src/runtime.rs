@@ -6,16 +6,18 @@ use nuncio_api::support::Entry;
 use nuncio_api::supports;
 
 supports!(FRACTION = "envoy.type.v3.FractionalPercent" { numerator, denominator });
+supports!(FLAG = "envoy.config.core.v3.RuntimeFeatureFlag" { default_value, runtime_key });
 supports!(RUNTIME_FRACTION = "envoy.config.core.v3.RuntimeFractionalPercent" { default_value, runtime_key });
 
 /// What is honoured of the messages read here.
-pub static SUPPORTED: &[&Entry] = &[&FRACTION, &RUNTIME_FRACTION];
+pub static SUPPORTED: &[&Entry] = &[&FRACTION, &FLAG, &RUNTIME_FRACTION];
 
 /// Where the values of runtime keys come from. Must be cheap: it is asked on the request path.
 pub trait Runtime {
     /// A plain number is hundredths, as Envoy takes it.
     fn fraction(&self, key: &str) -> Option<FractionalPercent>;
     fn integer(&self, key: &str) -> Option<u64>;
+    fn boolean(&self, key: &str) -> Option<bool>;
 }
 
 /// No layer says anything: every key has its default.
@@ -27,6 +29,10 @@ impl Runtime for NoRuntime {
     }
 
     fn integer(&self, _key: &str) -> Option<u64> {
+        None
+    }
+
+    fn boolean(&self, _key: &str) -> Option<bool> {
         None
     }
 }
@@ -78,6 +84,30 @@ impl RuntimeFraction {
     }
 }
 
+/// `core.v3.RuntimeFeatureFlag`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeFlag {
+    default: bool,
+    key: Box<str>,
+}
+
+impl RuntimeFlag {
+    /// Of a field that means yes if it is not set.
+    pub fn on_unless_set(message: Option<&pb::RuntimeFeatureFlag>) -> Self {
+        match message {
+            Some(flag) => {
+                Self { default: flag.default_value.is_none_or(|v| v.value), key: flag.runtime_key.as_str().into() }
+            }
+            None => Self { default: true, key: "".into() },
+        }
+    }
+
+    pub fn enabled(&self, runtime: &dyn Runtime) -> bool {
+        let set = if self.key.is_empty() { None } else { runtime.boolean(&self.key) };
+        set.unwrap_or(self.default)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +122,24 @@ mod tests {
         fn integer(&self, _key: &str) -> Option<u64> {
             None
         }
+
+        fn boolean(&self, key: &str) -> Option<bool> {
+            (key == "k").then_some(self.0 > 0)
+        }
+    }
+
+    #[test]
+    fn a_flag_that_nobody_set_is_on_and_the_key_beats_the_default() {
+        let of = |default: Option<bool>, key: &str| {
+            RuntimeFlag::on_unless_set(Some(&pb::RuntimeFeatureFlag {
+                default_value: default.map(|value| nuncio_api::pb::google::protobuf::BoolValue { value }),
+                runtime_key: key.into(),
+            }))
+        };
+        assert!(RuntimeFlag::on_unless_set(None).enabled(&NoRuntime));
+        assert!(of(None, "").enabled(&NoRuntime));
+        assert!(!of(Some(false), "other").enabled(&Fixed(1)));
+        assert!(!of(Some(true), "k").enabled(&Fixed(0)));
     }
 
     #[test]

@@ -60,6 +60,7 @@ fn support() -> Support {
         http::conn_manager::SUPPORTED,
     ]);
     lists.extend(http::filters::SUPPORTED);
+    lists.extend(http::compression::SUPPORTED);
     Support::new(&lists)
 }
 

@@ -1,9 +1,11 @@
 //! HTTP: the connection manager, its filters, the router.
 //!
+//! - [`compression`]: content codings, for the filters that speak them
 //! - [`conn_manager`]: bytes to streams, and the filters of a stream
 //! - [`filters`]: the HTTP filters of this binary
 //! - [`router`]: which route a request takes, what the route does to it, and the upstream's answer
 
+pub mod compression;
 pub mod conn_manager;
 pub mod filters;
 pub mod router;

@@ -10,6 +10,7 @@ use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use nuncio_api::pb::google::protobuf::Any as ProtoAny;
 use tokio::time::Instant;
@@ -81,6 +82,12 @@ pub trait DecodeFilter {
         Step::CONTINUE
     }
 
+    /// Bytes that belong between the body and the trailers: asked once after `decode_trailers`, for filters that
+    /// hold some back or make some of the trailers.
+    fn decode_tail(&mut self) -> Option<Bytes> {
+        None
+    }
+
     /// A `Later` finished. After `decode_data` its verdict is about the parked chunk.
     fn resume(&mut self, _outcome: Outcome, _head: &mut RequestHead, _stream: &StreamControl) -> Step {
         Step::CONTINUE
@@ -115,6 +122,10 @@ pub trait EncodeFilter {
 
     fn encode_trailers(&mut self, _trailers: &mut HeaderMap, _stream: &StreamControl) -> Step {
         Step::CONTINUE
+    }
+
+    fn encode_tail(&mut self) -> Option<Bytes> {
+        None
     }
 
     fn resume(&mut self, _outcome: Outcome, _head: &mut ResponseHead, _stream: &StreamControl) -> Step {

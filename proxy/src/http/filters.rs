@@ -1,8 +1,10 @@
 //! The HTTP filters that the binary has. A new filter is one file and one entry here.
 
 mod buffer;
+mod compressor;
 mod cors;
 mod csrf;
+mod decompressor;
 mod fault;
 pub(in crate::http) mod header_mutation;
 mod header_to_metadata;
@@ -42,8 +44,10 @@ impl HttpFilters {
 pub fn factories() -> Vec<Box<dyn HttpFilterFactory>> {
     vec![
         Box::new(buffer::Factory),
+        Box::new(compressor::Factory),
         Box::new(cors::Factory),
         Box::new(csrf::Factory),
+        Box::new(decompressor::Factory),
         Box::new(fault::Factory),
         Box::new(header_mutation::Factory),
         Box::new(header_to_metadata::Factory),
@@ -55,8 +59,10 @@ pub fn factories() -> Vec<Box<dyn HttpFilterFactory>> {
 /// What is honoured of the messages read in this folder.
 pub static SUPPORTED: &[&[&Entry]] = &[
     buffer::SUPPORTED,
+    compressor::SUPPORTED,
     cors::SUPPORTED,
     csrf::SUPPORTED,
+    decompressor::SUPPORTED,
     fault::SUPPORTED,
     header_mutation::SUPPORTED,
     header_to_metadata::SUPPORTED,

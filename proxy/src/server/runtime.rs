@@ -103,6 +103,14 @@ impl Runtime for RuntimeHandle {
     fn integer(&self, key: &str) -> Option<u64> {
         self.0.load().get(key)?.integer
     }
+
+    fn boolean(&self, key: &str) -> Option<bool> {
+        match self.0.load().get(key)?.text.trim() {
+            text if text.eq_ignore_ascii_case("true") => Some(true),
+            text if text.eq_ignore_ascii_case("false") => Some(false),
+            _ => None,
+        }
+    }
 }
 
 /// All layers, on the main thread.

@@ -41,13 +41,14 @@ pub trait Half {
     fn data(&mut self, chunk: &mut Chunk<'_>, end: bool, stream: &StreamControl) -> Step;
     fn body(&mut self, head: &mut Self::Head, body: &mut Vec<u8>, complete: bool, stream: &StreamControl) -> Step;
     fn trailers(&mut self, trailers: &mut HeaderMap, stream: &StreamControl) -> Step;
+    fn tail(&mut self) -> Option<Bytes>;
     fn resume(&mut self, outcome: Outcome, head: &mut Self::Head, stream: &StreamControl) -> Step;
     fn complete(&mut self, stream: &StreamControl);
     fn reset(&mut self);
 }
 
 macro_rules! half {
-    ($object:ty, $head:ty, $on_head:ident, $on_data:ident, $on_body:ident, $on_trailers:ident) => {
+    ($object:ty, $head:ty, $on_head:ident, $on_data:ident, $on_body:ident, $on_trailers:ident, $tail:ident) => {
         impl Half for $object {
             type Head = $head;
             fn head(&mut self, head: &mut $head, end: bool, stream: &StreamControl) -> Step {
@@ -62,6 +63,9 @@ macro_rules! half {
             fn trailers(&mut self, trailers: &mut HeaderMap, stream: &StreamControl) -> Step {
                 self.as_mut().$on_trailers(trailers, stream)
             }
+            fn tail(&mut self) -> Option<Bytes> {
+                self.as_mut().$tail()
+            }
             fn resume(&mut self, outcome: Outcome, head: &mut $head, stream: &StreamControl) -> Step {
                 self.as_mut().resume(outcome, head, stream)
             }
@@ -75,8 +79,8 @@ macro_rules! half {
     };
 }
 
-half!(Box<dyn DecodeFilter>, RequestHead, decode_headers, decode_data, decode_body, decode_trailers);
-half!(Box<dyn EncodeFilter>, ResponseHead, encode_headers, encode_data, encode_body, encode_trailers);
+half!(Box<dyn DecodeFilter>, RequestHead, decode_headers, decode_data, decode_body, decode_trailers, decode_tail);
+half!(Box<dyn EncodeFilter>, ResponseHead, encode_headers, encode_data, encode_body, encode_trailers, encode_tail);
 
 /// One direction of one stream.
 pub struct Chain<H: Half> {
@@ -88,6 +92,9 @@ pub struct Chain<H: Half> {
     at: usize,
     waiting: Option<LocalBoxFuture<'static, Outcome>>,
     parked: Option<(Bytes, bool)>,
+    /// While trailers pass: what the filter at `at` has seen of them.
+    tail_seen: bool,
+    trailers_seen: bool,
 }
 
 pub type DecodeChain = Chain<Box<dyn DecodeFilter>>;
@@ -95,7 +102,15 @@ pub type EncodeChain = Chain<Box<dyn EncodeFilter>>;
 
 impl<H: Half> Default for Chain<H> {
     fn default() -> Self {
-        Self { filters: Vec::new(), skip: 0, at: 0, waiting: None, parked: None }
+        Self {
+            filters: Vec::new(),
+            skip: 0,
+            at: 0,
+            waiting: None,
+            parked: None,
+            tail_seen: false,
+            trailers_seen: false,
+        }
     }
 }
 
@@ -124,8 +139,7 @@ impl<H: Half> Chain<H> {
 
     /// For the next stream: pending futures are dropped, filters are told.
     pub fn reset(&mut self, stream: &StreamControl) {
-        self.waiting = None;
-        self.parked = None;
+        self.abandon();
         self.at = 0;
         for (_, filter) in &mut self.filters {
             filter.complete(stream);
@@ -138,6 +152,7 @@ impl<H: Half> Chain<H> {
     pub fn abandon(&mut self) {
         self.waiting = None;
         self.parked = None;
+        (self.tail_seen, self.trailers_seen) = (false, false);
     }
 
     fn skipped(&self, at: usize) -> bool {
@@ -288,7 +303,8 @@ impl<H: Half> Chain<H> {
         }
     }
 
-    /// Runs trailers through all filters; poll again while pending.
+    /// Runs trailers through all filters; poll again while pending. `Passed(Some(..))`: bytes to send before them, which
+    /// went through the filters behind those that made them.
     pub fn poll_trailers(
         &mut self,
         cx: &mut Context<'_>,
@@ -301,17 +317,45 @@ impl<H: Half> Chain<H> {
                 let outcome = ready!(self.poll_wait(cx));
                 self.filters[self.at].1.resume(outcome, head, stream)
             } else if self.skipped(self.at) {
-                Step::CONTINUE
+                self.at += 1;
+                continue;
+            } else if !self.tail_seen
+                && let Some((tail, _)) = self.parked.take()
+            {
+                self.tail_seen = true;
+                let mut chunk = Chunk::Own(tail);
+                let step = self.filters[self.at].1.data(&mut chunk, false, stream);
+                self.parked = Some((chunk.into_bytes(), false));
+                match step {
+                    Step::Now(Verdict::Continue | Verdict::NeedBody { .. }) => continue,
+                    step => step,
+                }
             } else {
+                self.trailers_seen = true;
                 self.filters[self.at].1.trailers(trailers, stream)
             };
             match step {
                 Step::Later(future) => self.waiting = Some(future),
                 Step::Now(Verdict::Respond(reply)) => return Poll::Ready(DataOutcome::Reply(reply)),
-                Step::Now(_) => self.at += 1,
+                // That was the tail of filters before this one.
+                Step::Now(_) if !self.trailers_seen => {}
+                Step::Now(_) => self.trailers_passed(),
             }
         }
         self.at = 0;
-        Poll::Ready(DataOutcome::Passed(None))
+        Poll::Ready(DataOutcome::Passed(self.parked.take().map(|(tail, _)| tail)))
+    }
+
+    /// One filter is done with the trailers.
+    fn trailers_passed(&mut self) {
+        if let Some(tail) = self.filters[self.at].1.tail().filter(|tail| !tail.is_empty()) {
+            let whole = match self.parked.take() {
+                Some((before, _)) if !before.is_empty() => [before, tail].concat().into(),
+                _ => tail,
+            };
+            self.parked = Some((whole, false));
+        }
+        (self.tail_seen, self.trailers_seen) = (false, false);
+        self.at += 1;
     }
 }

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::cluster::v3 as cluster_pb;
@@ -13,7 +13,7 @@ use nuncio_api::prost::Message;
 use nuncio_api::{Format, LoadOptions, Source, load_message};
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::net::{Address, ConnectionInfo};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
 
 use super::{HttpFilters, factories};
@@ -41,6 +41,9 @@ pub(crate) struct Answer {
     pub(crate) upstream: String,
     /// The response as the client got it, to the close of its connection.
     pub(crate) client: String,
+    /// Both as bytes.
+    pub(crate) upstream_bytes: Vec<u8>,
+    pub(crate) client_bytes: Vec<u8>,
     pub(crate) took: Duration,
 }
 
@@ -51,6 +54,16 @@ impl Answer {
 
     pub(crate) fn body(&self) -> &str {
         self.client.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+    }
+
+    /// The bytes behind the head of the response.
+    pub(crate) fn body_bytes(&self) -> &[u8] {
+        body_of(&self.client_bytes)
+    }
+
+    /// The bytes behind the head of the request, as the upstream got it.
+    pub(crate) fn upstream_body(&self) -> &[u8] {
+        body_of(&self.upstream_bytes)
     }
 
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
@@ -65,6 +78,30 @@ impl Answer {
 
 fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().filter_map(|line| line.split_once(": ")).find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
+}
+
+fn end_of_head(message: &[u8]) -> Option<usize> {
+    message.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4)
+}
+
+fn body_of(message: &[u8]) -> &[u8] {
+    end_of_head(message).map_or(&[], |at| &message[at..])
+}
+
+/// One whole request, however its body is framed.
+async fn read_request(stream: &mut DuplexStream) -> Vec<u8> {
+    let mut message = Vec::new();
+    loop {
+        if let Some(at) = end_of_head(&message) {
+            let head = String::from_utf8_lossy(&message[..at]);
+            let length = field(&head, "content-length").map_or(0, |length| length.parse().unwrap());
+            let chunked = field(&head, "transfer-encoding").is_some();
+            if if chunked { message.ends_with(b"\r\n0\r\n\r\n") } else { message.len() >= at + length } {
+                return message;
+            }
+        }
+        assert!(stream.read_buf(&mut message).await.unwrap() > 0, "the request ends early");
+    }
 }
 
 impl Bench {
@@ -110,7 +147,7 @@ impl Bench {
     }
 
     /// Sends `request` on a connection of its own; the upstream, if it is asked, says `response`.
-    pub(crate) async fn ask(&self, request: &str, response: &str) -> Answer {
+    pub(crate) async fn ask(&self, request: impl AsRef<[u8]>, response: impl AsRef<[u8]>) -> Answer {
         let (io, mut client) = memory();
         let address = |port: u16| Address::Ip(([127, 0, 0, 1], port).into());
         let drain = Drain::new(Arc::default(), true, DrainStrategy::Gradual, Duration::ZERO);
@@ -119,19 +156,16 @@ impl Bench {
         let drain = Rc::new(drain);
         self.filter.serve(Connection { io, info, preread: Vec::new(), drain, record: None, guards });
         let began = Instant::now();
-        let seen = Arc::new(Mutex::new(String::new()));
+        let seen = Rc::new(RefCell::new(Vec::new()));
         let upstream = async {
-            let mut far = self.house.net.next().await;
-            let mut request = far.request().await;
-            if let Some(length) = field(&request, "content-length") {
-                request.push_str(&far.read(length.parse().unwrap()).await);
-            }
-            *seen.lock().unwrap() = request;
-            far.answer(response).await;
-            far.end().await;
+            let mut far = self.house.net.next().await.into_stream();
+            let request = read_request(&mut far).await;
+            seen.replace(request);
+            far.write_all(response.as_ref()).await.unwrap();
+            far.shutdown().await.unwrap();
             std::future::pending::<()>().await;
         };
-        client.write_all(request.as_bytes()).await.unwrap();
+        client.write_all(request.as_ref()).await.unwrap();
         let mut got = Vec::new();
         tokio::select! {
             read = client.read_to_end(&mut got) => drop(read.unwrap()),
@@ -139,8 +173,9 @@ impl Bench {
         }
         let took = began.elapsed();
         settle().await;
-        let upstream = std::mem::take(&mut *seen.lock().unwrap());
-        Answer { upstream, client: String::from_utf8_lossy(&got).into_owned(), took }
+        let upstream_bytes = seen.take();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Answer { upstream: text(&upstream_bytes), client: text(&got), upstream_bytes, client_bytes: got, took }
     }
 
     /// `GET` with these header lines, each ended by CRLF; the upstream says `ok`.

@@ -44,10 +44,14 @@ impl ActiveStream {
                 };
                 match ready!(self.decode_chain.poll_trailers(cx, trailers, &mut self.request, &self.control)) {
                     DataOutcome::Reply(reply) => self.reply(*reply),
-                    DataOutcome::Passed(_) => match self.router.send_trailers(trailers, &manager.worker.buffers) {
-                        Ok(()) => self.request_sent(manager),
-                        Err(failure) => self.upstream_failed(failure, manager),
-                    },
+                    DataOutcome::Passed(tail) => {
+                        let buffers = &manager.worker.buffers;
+                        let sent = tail.map_or(Ok(()), |tail| self.router.send_data(cx, buffers, &Chunk::Own(tail)));
+                        match sent.and_then(|()| self.router.send_trailers(trailers, buffers)) {
+                            Ok(()) => self.request_sent(manager),
+                            Err(failure) => self.upstream_failed(failure, manager),
+                        }
+                    }
                 }
             }
             Decode::Held | Decode::Done => return Poll::Pending,

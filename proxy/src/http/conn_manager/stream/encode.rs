@@ -18,7 +18,7 @@ impl ActiveStream {
                 Err(failure) => self.upstream_failed(failure, manager),
             },
             Encode::Head => {
-                let end = self.response.framing.is_none();
+                let end = self.response.framing.is_none() || self.request.is_head();
                 let outcome = ready!(self.encode_chain.poll_head(cx, &mut self.response, end, &self.control));
                 self.response_decided(cx, outcome, down, manager);
             }
@@ -35,8 +35,8 @@ impl ActiveStream {
                             return Poll::Pending;
                         }
                         Poll::Ready(DataOutcome::Reply(reply)) => self.reply(*reply),
-                        Poll::Ready(DataOutcome::Passed(_)) => {
-                            let sent = down.send_trailers(&manager.worker.buffers, &trailers);
+                        Poll::Ready(DataOutcome::Passed(tail)) => {
+                            let sent = self.send_tail(cx, tail, &trailers, down, manager);
                             self.response_trailers = Some(trailers);
                             match sent {
                                 Ok(()) => self.response_complete(down),
@@ -299,6 +299,26 @@ impl ActiveStream {
         if let Err(error) = down.send_data(cx, &manager.worker.buffers, chunk, false) {
             self.not_sent(cx, &error, down, manager);
         }
+    }
+
+    /// The trailers and what filters say before them; a filter may also have made the end of the body of them.
+    fn send_tail(
+        &mut self,
+        cx: &mut Context<'_>,
+        tail: Option<Bytes>,
+        trailers: &HeaderMap,
+        down: &mut Down<'_>,
+        manager: &HttpConnectionManager,
+    ) -> std::io::Result<()> {
+        let buffers = &manager.worker.buffers;
+        if let Some(tail) = tail {
+            self.control.info_mut().bytes_sent += tail.len() as u64;
+            down.send_data(cx, buffers, &Chunk::Own(tail), false)?;
+        }
+        if trailers.is_empty() {
+            return down.send_data(cx, buffers, &Chunk::Lent(&[]), true);
+        }
+        down.send_trailers(buffers, trailers)
     }
 
     fn end_response(&mut self, cx: &mut Context<'_>, down: &mut Down<'_>, manager: &HttpConnectionManager) {
