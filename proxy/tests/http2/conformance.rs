@@ -153,7 +153,7 @@ async fn ended(client: &mut Client<TcpStream>, codes: &[u32]) -> Result<(), Stri
 
 #[tokio::test(flavor = "local")]
 async fn what_the_rfcs_demand_of_a_server_holds_section_by_section() {
-    let upstream = Upstream::start().await;
+    let upstream = Upstream::start();
     let proxy = RunningProxy::start(&configuration(upstream.address, "", ""), 1);
     let mut wrong = Vec::new();
     let cases = [generic::cases(), frames::cases(), states::cases(), messages::cases(), hpack::cases()].concat();

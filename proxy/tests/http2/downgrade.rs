@@ -33,7 +33,7 @@ async fn outcome(proxy: &RunningProxy, upstream: &Upstream, says: &[Vec<u8>]) ->
 }
 
 async fn house() -> (RunningProxy, Upstream) {
-    let upstream = Upstream::start().await;
+    let upstream = Upstream::start();
     (RunningProxy::start(&configuration(upstream.address, "", ""), 1), upstream)
 }
 

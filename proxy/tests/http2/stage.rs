@@ -1,14 +1,16 @@
 //! What stands around the proxy: a configuration, an HTTP/1 upstream that remembers what it was
 //! asked, and clients that write frames.
 
-use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use nuncio_testkit::http2::Client;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 use crate::running::RunningProxy;
@@ -92,68 +94,90 @@ pub async fn stat_becomes(proxy: &RunningProxy, name: &str, wanted: u64) {
     within(&format!("{name} becomes {wanted}"), reached).await;
 }
 
-/// An HTTP/1 upstream. `/hold` is never answered, `/size/N` with so many bytes, everything else with `body`.
+/// An HTTP/1 upstream on a thread of its own. `/hold` is never answered, `/size/N` with so many bytes, everything else
+/// with `body`.
 pub struct Upstream {
     pub address: SocketAddr,
-    state: Rc<State>,
+    state: Arc<State>,
+    _end: oneshot::Sender<()>,
 }
 
 #[derive(Default)]
 struct State {
-    requests: RefCell<Vec<Request>>,
-    broken: RefCell<Vec<Broken>>,
+    requests: Mutex<Vec<Request>>,
+    broken: Mutex<Vec<Broken>>,
     /// Requests that were not answered and whose connection is open.
-    held: Cell<usize>,
+    held: AtomicUsize,
 }
 
 impl Upstream {
-    pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, state) = (listener.local_addr().unwrap(), Rc::new(State::default()));
+    pub fn start() -> Self {
+        let (state, (tell, told)) = (Arc::new(State::default()), mpsc::channel());
+        let (end, ended) = oneshot::channel::<()>();
         let shared = state.clone();
-        spawn_local(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                spawn_local(serve(stream, shared.clone()));
-            }
-        });
-        Self { address, state }
+        let thread = std::thread::Builder::new().name("upstream".into());
+        let run = move || {
+            let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                tell.send(listener.local_addr().unwrap()).unwrap();
+                tokio::select! {
+                    () = accept(listener, shared) => {}
+                    _ = ended => {}
+                }
+            });
+        };
+        thread.spawn(run).unwrap();
+        Self { address: told.recv().unwrap(), state, _end: end }
     }
 
     /// The requests since it was last asked.
     pub fn take(&self) -> Vec<Request> {
-        std::mem::take(&mut self.state.requests.borrow_mut())
+        std::mem::take(&mut self.state.requests.lock().unwrap())
     }
 
     /// What came and was no request.
     pub fn broken(&self) -> Vec<Broken> {
-        std::mem::take(&mut self.state.broken.borrow_mut())
+        std::mem::take(&mut self.state.broken.lock().unwrap())
     }
 
-    /// Requests that wait for an answer which will not come.
-    pub fn held(&self) -> usize {
-        self.state.held.get()
+    /// Waits until so many requests wait for an answer which will not come.
+    pub async fn holds(&self, wanted: usize) {
+        let reached = async {
+            while self.state.held.load(Relaxed) != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        within(&format!("{wanted} requests upstream"), reached).await;
     }
 }
 
-async fn serve(stream: TcpStream, state: Rc<State>) {
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        stream.set_nodelay(true).unwrap();
+        spawn_local(serve(stream, state.clone()));
+    }
+}
+
+async fn serve(stream: TcpStream, state: Arc<State>) {
     let mut reader = Reader::new(stream);
     loop {
         let request = match reader.request().await {
             Ok(Some(request)) => request,
             Ok(None) => return,
-            Err(broken) => return state.broken.borrow_mut().push(broken),
+            Err(broken) => return state.broken.lock().unwrap().push(broken),
         };
         if !reader.surplus().is_empty() {
             let surplus = reader.surplus().escape_ascii().to_string();
-            state.broken.borrow_mut().push(format!("{surplus:?} behind a request"));
+            state.broken.lock().unwrap().push(format!("{surplus:?} behind a request"));
         }
         let (target, is_head) = (request.target.clone(), request.method == "HEAD");
-        state.requests.borrow_mut().push(request);
+        state.requests.lock().unwrap().push(request);
         if target.starts_with("/hold") {
-            state.held.set(state.held.get() + 1);
+            state.held.fetch_add(1, Relaxed);
             // Ends when the proxy gives the request up.
             let _ = reader.request().await;
-            state.held.set(state.held.get() - 1);
+            state.held.fetch_sub(1, Relaxed);
             return;
         }
         let size = target.strip_prefix("/size/").and_then(|n| n.parse().ok());

@@ -167,7 +167,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.find(|f| matches!(f.kind, kind::GOAWAY | kind::RST_STREAM)).await.ok()
     }
 
-    pub fn into_stream(self) -> S {
-        self.stream
+    /// The next frame that was read while another was looked for.
+    pub fn aside(&mut self) -> Option<Frame> {
+        self.aside.pop_front()
+    }
+
+    pub fn stream(&self) -> &S {
+        &self.stream
     }
 }

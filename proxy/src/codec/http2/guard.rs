@@ -2,7 +2,8 @@
 //!
 //! Writes are gathered until the library asks for a flush, which it does once a turn: the frames of
 //! all streams go out in one write. Reads take what there is in one go and hand it on in pieces.
-//! Every frame's head is looked at on its way. After a [`Fault`](super::Fault) nothing more is read.
+//! Every frame's head is looked at on its way. After a [`Fault`](super::Fault) nothing more is read,
+//! and of requests the library gets only so many at a time.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 
 use super::flood::{Fault, FaultKind, Inbound};
 use super::scan::{END_STREAM, Frame, Scan, kind};
-use super::shared::Shared;
+use super::shared::{HEADS_AT_ONCE, Shared};
 use crate::codec::Buffers;
 
 /// More than this is not gathered.
@@ -35,6 +36,8 @@ pub(super) struct GuardedIo {
     shared: Rc<Shared>,
     input: Vec<u8>,
     consumed: usize,
+    /// Requests begin in what was read last.
+    has_heads: bool,
     output: Vec<u8>,
     written: usize,
     inbound: Scan,
@@ -79,6 +82,7 @@ impl GuardedIo {
             shared,
             input: Vec::new(),
             consumed: 0,
+            has_heads: false,
             output: Vec::new(),
             written: 0,
             inbound: Scan::new(0),
@@ -92,13 +96,15 @@ impl GuardedIo {
     // === reading ===
 
     fn look_at_input(&mut self, bytes: &[u8]) {
-        let Self { inbound, counts, shared, server, .. } = self;
+        let Self { inbound, counts, shared, server, has_heads, .. } = self;
+        *has_heads = false;
         inbound.feed(bytes, |frame, _| {
             shared.last_kind.set(frame.kind);
             if let Some(fault) = counts.borrow_mut().frame(&frame) {
                 shared.fail(fault);
             }
             match frame.kind {
+                kind::HEADERS if *server => *has_heads = true,
                 kind::DATA => shared.body_received.set(shared.body_received.get() + u64::from(frame.len)),
                 kind::GOAWAY => {
                     shared.going_away.set(true);
@@ -113,10 +119,17 @@ impl GuardedIo {
         });
     }
 
+    fn most_at_once(&self) -> usize {
+        if self.has_heads { HEADS_AT_ONCE } else { usize::MAX }
+    }
+
     fn take_input(&mut self, buf: &mut ReadBuf<'_>) {
         let pending = &self.input[self.consumed..];
-        let n = pending.len().min(buf.remaining());
+        let n = pending.len().min(buf.remaining()).min(self.most_at_once());
         buf.put_slice(&pending[..n]);
+        if self.has_heads {
+            self.shared.heads_given(n);
+        }
         self.consumed += n;
         if self.consumed == self.input.len() {
             self.consumed = 0;
@@ -132,8 +145,11 @@ impl GuardedIo {
             self.shared.received.set(self.shared.received.get() + n as u64);
             self.shared.last_read.set(Instant::now());
             self.look_at_input(&scratch[..n]);
-            let direct = n.min(buf.remaining());
+            let direct = n.min(buf.remaining()).min(self.most_at_once());
             buf.put_slice(&scratch[..direct]);
+            if self.has_heads {
+                self.shared.heads_given(direct);
+            }
             if direct < n {
                 self.input = self.buffers.take();
                 self.input.extend_from_slice(&scratch[direct..n]);
@@ -195,6 +211,10 @@ impl AsyncRead for GuardedIo {
         let this = self.get_mut();
         if this.shared.fault().is_some() {
             // Whoever polls the library sees the fault as soon as it returns.
+            return Poll::Pending;
+        }
+        if this.shared.has_heads_enough() {
+            // The connection's task goes on when they are accepted.
             return Poll::Pending;
         }
         if !this.input.is_empty() {

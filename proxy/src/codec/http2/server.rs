@@ -132,7 +132,7 @@ impl ServerConn {
                     }
                     Poll::Pending if self.shared.fault().is_some() && !self.reported => {}
                     Poll::Pending => {
-                        if self.housekeeping(cx) {
+                        if self.shared.heads_accepted() || self.housekeeping(cx) {
                             continue;
                         }
                         return Poll::Pending;

@@ -11,6 +11,9 @@ use super::flood::Fault;
 /// buffer limit is not smaller.
 const MAX_QUEUED: usize = 256 * 1024;
 
+/// Bytes of frames with heads among them that the library gets at a time.
+pub(super) const HEADS_AT_ONCE: usize = 8 * 1024;
+
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
@@ -41,6 +44,10 @@ pub(super) struct Shared {
     /// Body bytes that came, and those of them that were passed on.
     pub(super) body_received: Cell<u64>,
     body_released: Cell<u64>,
+    /// Bytes of reads with heads in them that the library got since it had nothing to accept.
+    heads_given: Cell<usize>,
+    /// It may have more of them when what it has was accepted.
+    heads_held: Cell<bool>,
     /// Streams whose objects are alive.
     streams: Cell<u32>,
     /// The peer closed its side.
@@ -70,6 +77,8 @@ impl Shared {
             last_kind: Cell::new(u8::MAX),
             body_received: Cell::new(0),
             body_released: Cell::new(0),
+            heads_given: Cell::new(0),
+            heads_held: Cell::new(false),
             streams: Cell::new(0),
             eof: Cell::new(false),
             going_away: Cell::new(false),
@@ -115,6 +124,26 @@ impl Shared {
         if let Some(waker) = &*self.driver.borrow() {
             waker.wake_by_ref();
         }
+    }
+
+    // === heads ===
+
+    /// Whether the library has as many heads as it may have at a time. It decodes all it can get before any of them is
+    /// looked at, and a byte of a block can become a hundred in memory.
+    pub(super) fn has_heads_enough(&self) -> bool {
+        let enough = self.heads_given.get() >= HEADS_AT_ONCE;
+        self.heads_held.set(enough);
+        enough
+    }
+
+    pub(super) fn heads_given(&self, bytes: usize) {
+        self.heads_given.set(self.heads_given.get() + bytes);
+    }
+
+    /// All heads so far were accepted; whether others were held back.
+    pub(super) fn heads_accepted(&self) -> bool {
+        self.heads_given.set(0);
+        self.heads_held.replace(false)
     }
 
     // === writing ===

@@ -23,7 +23,7 @@ use crate::lifecycle::Drain;
 use crate::network::Connection;
 
 /// A client that never says its preface is given up after this, if the idle timeout is not shorter.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A client that is still sending when we close may send this much more before it is reset.
 const LINGER: usize = 64 * 1024;
 /// Envoy's `overload.premature_reset_total_stream_count`: so many streams, half of them reset early, are an attack.

@@ -12,7 +12,7 @@ use super::HttpConnectionManager;
 use super::account::ConnectionAccount;
 use super::config::CodecType;
 use super::connection::HttpConnection;
-use super::connection_http2::Http2Connection;
+use super::connection_http2::{Http2Connection, PREFACE_TIMEOUT};
 use crate::alarm::Alarm;
 use crate::codec::http2;
 use crate::network::Connection;
@@ -62,7 +62,19 @@ impl ClientConnection {
     }
 }
 
+/// So much of the preface is no request's beginning: HTTP/1 has no such method.
+const TELLING: usize = b"PRI *".len();
+
 impl Detecting {
+    /// When a client that does not go on is given up.
+    fn deadline(&self) -> Option<Instant> {
+        if self.connection.preread.len() < TELLING {
+            return self.idle;
+        }
+        let preface = self.account.started + PREFACE_TIMEOUT;
+        Some(self.idle.map_or(preface, |idle| idle.min(preface)))
+    }
+
     fn poll_found(&mut self, cx: &mut Context<'_>) -> Poll<Found> {
         loop {
             let seen = &self.connection.preread;
@@ -87,7 +99,7 @@ impl Detecting {
                 Poll::Ready(Ok(n)) if n > 0 => self.account.totals.0 += n as u64,
                 Poll::Ready(_) => return Poll::Ready(Found::Nothing),
                 Poll::Pending => {
-                    if self.idle.is_some_and(|idle| self.alarm.rings(cx, idle)) {
+                    if self.deadline().is_some_and(|deadline| self.alarm.rings(cx, deadline)) {
                         self.manager.failures.inc(stat::DOWNSTREAM_CX_IDLE_TIMEOUT);
                         self.account.ended_here = true;
                         return Poll::Ready(Found::Nothing);

@@ -10,7 +10,7 @@ use crate::running::RunningProxy;
 use crate::stage::{Upstream, configuration, connect, within};
 
 async fn house(manager: &str) -> (RunningProxy, Upstream) {
-    let upstream = Upstream::start().await;
+    let upstream = Upstream::start();
     (RunningProxy::start(&configuration(upstream.address, manager, ""), 1), upstream)
 }
 
@@ -63,12 +63,7 @@ async fn s5_1_2_a_stream_too_many_is_refused_and_the_others_go_on() {
     let refused = within("a refusal", client.answer(7)).await;
     assert!(matches!(refused, Err(Ended::Reset(REFUSED_STREAM | PROTOCOL_ERROR))), "{refused:?}");
     assert!(client.is_alive().await);
-    within("three are upstream", async {
-        while upstream.held() < 3 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    upstream.holds(3).await;
 }
 
 #[tokio::test(flavor = "local")]

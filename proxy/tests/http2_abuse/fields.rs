@@ -1,0 +1,108 @@
+//! Heads that are small on the wire and large in memory, and heads that are none.
+
+use nuncio_testkit::http2::Ended;
+use nuncio_testkit::http2::frame::code::*;
+use nuncio_testkit::http2::frame::{flag, frame, kind::*, setting};
+use nuncio_testkit::http2::hpack::{Literal, block, get_with, indexed, literal, string};
+
+use crate::stage::{connect, stat_becomes, within};
+use crate::{House, MIB};
+
+/// One field remembered, then pointed at by one byte each.
+fn bomb(name: &str, value: &[u8], times: usize) -> (Vec<u8>, Vec<u8>) {
+    let fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", "/hold")];
+    let remember = literal(Literal::Incremental, &string(name.as_bytes()), &string(value));
+    let refer = indexed(62).repeat(times);
+    let first = [block(&fields), remember, refer.clone()].concat();
+    (first, [block(&fields), refer].concat())
+}
+
+#[tokio::test(flavor = "local")]
+async fn r37_references_to_one_field_cost_no_more_than_the_head_may() {
+    let house = House::new("");
+    for (name, value, times) in [
+        ("x", vec![b'v'; 1], 470),
+        ("cookie", vec![b'v'; 1], 470),
+        ("host", b"b".to_vec(), 470),
+        ("x", vec![b'v'; 3900], 15),
+        ("cookie", vec![b'v'; 3900], 15),
+    ] {
+        let what = format!("{times} {name} of {} bytes", value.len());
+        let (first, again) = bomb(name, &value, times);
+        let mut client = connect(&house.proxy).await;
+        client.shake_hands(&[(setting::INITIAL_WINDOW_SIZE, 0)]).await;
+        let (resets, cost) = house
+            .beside(async {
+                for n in 0..100u32 {
+                    let block = if n == 0 { &first } else { &again };
+                    client.write(&frame(HEADERS, flag::WHOLE, 2 * n + 1, block)).await;
+                }
+                let mut resets = 0;
+                for n in 0..100 {
+                    // One that is allowed is held upstream.
+                    if times > 100 {
+                        match client.answer(2 * n + 1).await {
+                            Err(Ended::Reset(INTERNAL_ERROR)) => resets += 1,
+                            Err(ended @ Ended::GoAway(_)) => return Err(ended),
+                            other => panic!("{what}: {other:?}"),
+                        }
+                    }
+                }
+                client.ping(*b"all seen").await.map(|()| resets)
+            })
+            .await;
+        // Too many fields reset each stream; a head that is large but allowed goes upstream.
+        match resets {
+            Ok(resets) if times > 100 => assert_eq!(resets, 100, "{what}"),
+            Ok(_) => {}
+            Err(ended) => assert_eq!(ended, Ended::GoAway(ENHANCE_YOUR_CALM), "{what}"),
+        }
+        // Where heads are allowed, each stream and its upstream request hold one.
+        let held = if times > 100 { 0 } else { 100 * 4 * 60 * 1024 };
+        assert!(cost.bytes < 2 * MIB + held, "{what}: {} bytes", cost.bytes);
+        drop(client);
+        stat_becomes(&house.proxy, "http.in.downstream_cx_http2_active", 0).await;
+        house.upstream.holds(0).await;
+    }
+}
+
+/// Nine requests that run, and then a tenth that is malformed.
+async fn beside_nine(house: &House, bad: &[(&str, &str)]) -> (Result<(), Ended>, usize) {
+    let mut client = connect(&house.proxy).await;
+    client.shake_hands(&[]).await;
+    for n in 0..9 {
+        let fields = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", "/")];
+        client.write(&frame(HEADERS, flag::END_HEADERS, 2 * n + 1, &block(&fields))).await;
+    }
+    client.write(&frame(HEADERS, flag::WHOLE, 19, &block(bad))).await;
+    // The first may be answered before the request is looked at.
+    let _ = client.ping(*b"all read").await;
+    let alive = client.ping(*b"all seen").await;
+    let mut finished = 0;
+    for n in 0..9 {
+        client.write(&frame(DATA, flag::END_STREAM, 2 * n + 1, b"done")).await;
+        let answer = within("an outcome", client.answer(2 * n + 1)).await;
+        finished += usize::from(matches!(answer, Ok(answer) if answer.status == 200));
+    }
+    (alive, finished)
+}
+
+#[tokio::test(flavor = "local")]
+async fn r34_a_malformed_request_ends_the_connection_unless_configured_otherwise() {
+    let bad: [(&str, &[(&str, &str)]); 4] = [
+        ("a connection field", &get_with(&[("connection", "close")])),
+        ("te", &get_with(&[("te", "gzip")])),
+        ("two lengths", &get_with(&[("content-length", "0"), ("content-length", "0")])),
+        ("no path", &get_with(&[])[..3]),
+    ];
+    let house = House::new("");
+    for (what, fields) in bad {
+        let (alive, finished) = beside_nine(&house, fields).await;
+        assert_eq!((alive, finished), (Err(Ended::GoAway(PROTOCOL_ERROR)), 0), "{what}");
+    }
+    drop(house);
+    let house = House::new("http2_protocol_options: {override_stream_error_on_invalid_http_message: true}");
+    for (what, fields) in bad {
+        assert_eq!(beside_nine(&house, fields).await, (Ok(()), 9), "{what}");
+    }
+}
