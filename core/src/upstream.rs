@@ -6,6 +6,7 @@ pub mod grpc;
 pub mod host;
 pub mod host_set;
 pub mod load_balancer;
+pub mod retries;
 
 pub use client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
 pub use cluster_info::ClusterInfo;

@@ -19,12 +19,13 @@ pub struct Extensions {
 
 /// Everything this source tree has.
 pub fn standard() -> Extensions {
+    let http_filters = http::filters::factories().into_iter().chain(nuncio_authz::http_filters()).collect();
     Extensions {
         network: NetworkExtensions {
             listener_filters: Vec::new(),
             transport_sockets: Vec::new(),
             filters: network::filter_factories(),
-            terminal: network::factories().into_iter().chain(http::factories()).collect(),
+            terminal: network::factories().into_iter().chain(http::factories(http_filters)).collect(),
         },
         host_sources: nuncio_discovery::sources::factories(),
         support: support(),
@@ -61,6 +62,7 @@ fn support() -> Support {
     ]);
     lists.extend(http::filters::SUPPORTED);
     lists.extend(http::compression::SUPPORTED);
+    lists.extend(nuncio_authz::SUPPORTED);
     Support::new(&lists)
 }
 

@@ -12,10 +12,12 @@ pub mod router;
 
 use std::sync::Arc;
 
+use nuncio_core::http::HttpFilterFactory;
+
 use crate::network::TerminalFilterFactory;
 
-/// The network filters of this room.
-pub fn factories() -> Vec<Box<dyn TerminalFilterFactory>> {
-    let filters = Arc::new(filters::HttpFilters::new(filters::factories()));
+/// The network filters of this room, around these HTTP filters.
+pub fn factories(http_filters: Vec<Box<dyn HttpFilterFactory>>) -> Vec<Box<dyn TerminalFilterFactory>> {
+    let filters = Arc::new(filters::HttpFilters::new(http_filters));
     vec![Box::new(conn_manager::factory::Factory::new(filters))]
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 
 use crate::http::{HeaderMap, RequestHead, ResponseHead};
+use crate::stats::ScopeId;
 
 /// A call with its whole body.
 #[derive(Debug, Clone)]
@@ -20,6 +21,8 @@ pub struct AsyncRequest {
     pub max_response_bytes: usize,
     /// For ring hash and Maglev clusters.
     pub hash: Option<u64>,
+    /// `x-forwarded-for` tells this machine's address, as if the machine were the client.
+    pub send_xff: bool,
 }
 
 /// An answer with its whole body; any status.
@@ -63,11 +66,16 @@ impl fmt::Display for AsyncFailure {
 
 impl std::error::Error for AsyncFailure {}
 
-/// Sends calls to clusters. Dropping the future cancels the call: its stream is reset.
+/// Sends calls to clusters, as the clusters are on one thread. Dropping the future cancels the call: its stream is reset.
 pub trait AsyncClient {
     fn call(
         &self,
         cluster: &str,
         request: AsyncRequest,
     ) -> LocalBoxFuture<'static, Result<AsyncResponse, AsyncFailure>>;
+
+    /// Where that cluster counts, for those who count something under its name.
+    fn stats_scope(&self, _cluster: &str) -> Option<ScopeId> {
+        None
+    }
 }

@@ -5,7 +5,6 @@
 //! goes wrong ends as one gRPC status, as in Envoy: 14 for what did not reach a host, 4 for the timeout, the mapped one
 //! for an HTTP status other than 200, 13 for what is no message.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,15 +14,14 @@ use nuncio_api::pb::envoy::config::core::v3::{self as pb, grpc_service::TargetSp
 use nuncio_api::prost::Message;
 use nuncio_api::support::Entry;
 use nuncio_api::supports;
-use tokio::time::Instant;
 
-use super::client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
+use super::client::{AsyncFailure, AsyncRequest, AsyncResponse};
+use super::retries::{self, Retries};
 use crate::access_log::{LogContext, TextFormat};
 use crate::error::ConfigError;
 use crate::extension::{FactoryContext, WorkerContext};
 use crate::http::grpc_status::{from_http, of_response, snake_name};
 use crate::http::{Framing, HeaderMap, RequestHead, Version};
-use crate::random::Rng;
 use crate::time::duration;
 
 supports!(SERVICE = "envoy.config.core.v3.GrpcService" { envoy_grpc, timeout, initial_metadata, retry_policy });
@@ -33,11 +31,9 @@ supports!(ENVOY_GRPC = "envoy.config.core.v3.GrpcService.EnvoyGrpc" {
     retry_policy: "of streams to a management server; calls have GrpcService.retry_policy"
 });
 supports!(METADATA = "envoy.config.core.v3.HeaderValue" { key, value });
-supports!(RETRY = "envoy.config.core.v3.RetryPolicy" { retry_back_off, num_retries, retry_on });
-supports!(BACK_OFF = "envoy.config.core.v3.BackoffStrategy" { base_interval, max_interval });
 
 /// What is honoured of the messages read here.
-pub static SUPPORTED: &[&Entry] = &[&SERVICE, &ENVOY_GRPC, &METADATA, &RETRY, &BACK_OFF];
+pub static SUPPORTED: &[&Entry] = &[&SERVICE, &ENVOY_GRPC, &METADATA, &retries::RETRY, &retries::BACK_OFF];
 
 /// The most bytes of one answer unless `max_receive_message_length` says otherwise: gRPC's own default, where Envoy
 /// has no limit.
@@ -138,10 +134,10 @@ impl GrpcService {
             timeout: self.timeout,
             max_response_bytes: self.max_answer.saturating_add(PREFIX),
             hash: None,
+            send_xff: true,
         };
-        let call = Call { cluster: self.cluster.clone(), client: worker.client.clone(), request };
-        let retries = self.retries.clone().map(|retries| (retries, worker.rng.clone()));
-        Box::pin(async move { answer(call.run(retries).await) })
+        let answered = retries::call(self.retries.as_ref(), self.cluster.clone(), request, worker);
+        Box::pin(async move { answer(answered.await) })
     }
 
     fn head(&self, path: &str, told: &LogContext<'_>) -> RequestHead {
@@ -185,37 +181,8 @@ fn frame(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-/// One question, asked until it is answered or may not be asked again.
-struct Call {
-    cluster: Arc<str>,
-    client: Rc<dyn AsyncClient>,
-    request: AsyncRequest,
-}
-
-type Answered = Result<AsyncResponse, AsyncFailure>;
-
-impl Call {
-    async fn run(self, retries: Option<(Retries, Rng)>) -> Answered {
-        let Some((retries, rng)) = retries else { return self.client.call(&self.cluster, self.request).await };
-        let deadline = self.request.timeout.map(|timeout| Instant::now() + timeout);
-        let mut made = 0;
-        loop {
-            let mut request = self.request.clone();
-            request.timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let answered = self.client.call(&self.cluster, request).await;
-            let pause = retries.pause(made, &rng);
-            let in_time = deadline.is_none_or(|deadline| Instant::now() + pause < deadline);
-            if made >= retries.most || !in_time || !retries.on.wants(&answered) {
-                return answered;
-            }
-            made += 1;
-            tokio::time::sleep(pause).await;
-        }
-    }
-}
-
 /// What the answer's frames, status and trailers say.
-fn answer<A: Message + Default>(answered: Answered) -> Result<A, GrpcFailure> {
+fn answer<A: Message + Default>(answered: Result<AsyncResponse, AsyncFailure>) -> Result<A, GrpcFailure> {
     let response = answered.map_err(GrpcFailure::of_transport)?;
     let trailers = response.trailers.as_ref();
     let status = of_response(Some(&response.head), trailers);
@@ -263,87 +230,6 @@ impl GrpcFailure {
             _ => 14,
         };
         Self { status, message: failure.to_string(), transport: Some(failure) }
-    }
-}
-
-/// A `RetryPolicy`: how often, after what, and how long to wait before.
-#[derive(Debug, Clone)]
-struct Retries {
-    most: u32,
-    on: RetryOn,
-    base: Duration,
-    longest: Duration,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct RetryOn {
-    reset: bool,
-    connect_failure: bool,
-    refused_stream: bool,
-    server_error: bool,
-    gateway_error: bool,
-    conflict: bool,
-    grpc: Vec<i64>,
-}
-
-impl Retries {
-    fn from_proto(proto: &pb::RetryPolicy) -> Self {
-        let back_off = proto.retry_back_off.as_ref();
-        let base = back_off.and_then(|b| b.base_interval.as_ref()).map_or(Duration::from_millis(25), duration);
-        Self {
-            most: proto.num_retries.as_ref().map_or(1, |most| most.value),
-            on: RetryOn::parse(&proto.retry_on),
-            base,
-            longest: back_off.and_then(|b| b.max_interval.as_ref()).map_or(base * 10, duration),
-        }
-    }
-
-    /// Anything up to the interval, which doubles with each retry.
-    fn pause(&self, made: u32, rng: &Rng) -> Duration {
-        let longest = self.base.saturating_mul(1 << made.min(16)).min(self.longest);
-        Duration::from_micros(rng.below((longest.as_micros() as u64).max(1)))
-    }
-}
-
-impl RetryOn {
-    /// Words that name nothing here are passed over, as in Envoy.
-    fn parse(text: &str) -> Self {
-        let mut on = Self::default();
-        for word in text.split(',').map(str::trim) {
-            match word {
-                "5xx" => on.server_error = true,
-                "gateway-error" => on.gateway_error = true,
-                "reset" => on.reset = true,
-                "connect-failure" => on.connect_failure = true,
-                "refused-stream" => on.refused_stream = true,
-                "retriable-4xx" => on.conflict = true,
-                "cancelled" => on.grpc.push(1),
-                "deadline-exceeded" => on.grpc.push(4),
-                "resource-exhausted" => on.grpc.push(8),
-                "internal" => on.grpc.push(13),
-                "unavailable" => on.grpc.push(14),
-                _ => {}
-            }
-        }
-        on
-    }
-
-    fn wants(&self, answered: &Answered) -> bool {
-        let any_reset = self.reset || self.server_error || self.gateway_error;
-        match answered {
-            Err(AsyncFailure::Connect(_)) => any_reset || self.connect_failure,
-            Err(AsyncFailure::Refused) => any_reset || self.refused_stream,
-            Err(AsyncFailure::Reset(_)) => any_reset,
-            Err(_) => false,
-            Ok(response) => {
-                let status = response.head.status;
-                (self.server_error && status >= 500)
-                    || (self.gateway_error && (502..=504).contains(&status))
-                    || (self.conflict && status == 409)
-                    || of_response(Some(&response.head), response.trailers.as_ref())
-                        .is_some_and(|status| self.grpc.contains(&status))
-            }
-        }
     }
 }
 

@@ -148,6 +148,7 @@ impl Sds {
             timeout: Some(self.request_timeout),
             max_response_bytes: MOST_BYTES,
             hash: None,
+            send_xff: true,
         };
         let answer = once_the_cluster_is_there(|| context.client.call(&self.cluster, request.clone())).await;
         let answer = answer.map_err(|failure| Fault::Failure(failure.to_string()))?;

@@ -90,6 +90,7 @@ impl Poller {
             timeout: Some(self.rest.request_timeout),
             max_response_bytes: MOST_BYTES,
             hash: None,
+            send_xff: true,
         }
     }
 }

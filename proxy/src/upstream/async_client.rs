@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::LocalBoxFuture;
 use nuncio_core::http::{Chunk, Framing, RequestHead, ResponseHead, Version};
+use nuncio_core::stats::ScopeId;
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
 use nuncio_core::upstream::{Choice, LbContext};
@@ -40,7 +41,7 @@ impl ClusterClient {
     fn mark(&self, request: &mut AsyncRequest) {
         let headers = &mut request.head.headers;
         headers.set("x-envoy-internal", "true");
-        if let Some(local) = &self.local {
+        if let Some(local) = self.local.as_ref().filter(|_| request.send_xff) {
             headers.append_to_value("x-forwarded-for", ",", &**local);
         }
         if let Some(timeout) = request.timeout {
@@ -75,6 +76,10 @@ impl AsyncClient for ClusterClient {
             }
             result
         })
+    }
+
+    fn stats_scope(&self, cluster: &str) -> Option<ScopeId> {
+        Some(self.clusters.get(cluster)?.stats().traffic.scope())
     }
 }
 
@@ -271,7 +276,7 @@ mod tests {
             head.headers.append(name, value);
         }
         let (body, timeout) = (Bytes::from_static(body.as_bytes()), Some(Duration::from_secs(1)));
-        AsyncRequest { head, body, timeout, max_response_bytes: 8, hash: None }
+        AsyncRequest { head, body, timeout, max_response_bytes: 8, hash: None, send_xff: true }
     }
 
     fn client(house: &House) -> ClusterClient {

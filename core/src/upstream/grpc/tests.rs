@@ -1,5 +1,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use nuncio_api::pb::envoy::r#type::v3::HttpStatus;
 use nuncio_api::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
@@ -7,10 +8,15 @@ use nuncio_api::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
 use super::*;
 use crate::access_log::{LogFile, LogFiles, LogTarget, TextFormats};
 use crate::http::ResponseHead;
+use crate::random::Rng;
 use crate::runtime::NoRuntime;
 use crate::stats::{Store, WorkerStats};
 use crate::stream_info::StreamInfo;
 use crate::time::WallClock;
+use crate::upstream::AsyncClient;
+use tokio::time::Instant;
+
+type Answered = Result<AsyncResponse, AsyncFailure>;
 
 /// Upstream's words: what was asked, and the answers to come.
 #[derive(Default)]
