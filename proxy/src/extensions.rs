@@ -22,7 +22,7 @@ pub fn standard() -> Extensions {
     let http_filters = http::filters::factories().into_iter().chain(nuncio_authz::http_filters()).collect();
     Extensions {
         network: NetworkExtensions {
-            listener_filters: Vec::new(),
+            listener_filters: listener::filters::factories(),
             transport_sockets: Vec::new(),
             filters: network::filter_factories(),
             terminal: network::factories().into_iter().chain(http::factories(http_filters)).collect(),
@@ -63,6 +63,7 @@ fn support() -> Support {
     lists.extend(http::filters::SUPPORTED);
     lists.extend(http::compression::SUPPORTED);
     lists.extend(nuncio_authz::SUPPORTED);
+    lists.extend(listener::filters::SUPPORTED);
     Support::new(&lists)
 }
 

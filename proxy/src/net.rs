@@ -5,6 +5,8 @@
 //! - [`accept`]: a listening socket on a worker
 //! - [`connect`]: outgoing connections
 //! - [`interfaces`]: this machine's own addresses
+//! - [`original_dst`]: where an intercepted connection was meant to go
+//! - [`proxy_protocol`]: the header that tells whose connection it is
 //! - [`splice`]: bytes from socket to socket past this process
 //! - [`limits`]: how many descriptors there are, and how many are kept back
 //! - [`sys`]: the system calls no crate wraps
@@ -15,6 +17,8 @@ pub mod connect;
 pub mod interfaces;
 pub mod limits;
 pub mod options;
+pub mod original_dst;
+pub mod proxy_protocol;
 pub mod splice;
 pub mod sys;
 

@@ -59,7 +59,13 @@ const HOMES: &[(&str, &[&str])] = &[
 ];
 
 /// Folders of which each file has an entry in the file of the same name.
-const LISTS: &[&str] = &["proxy/src/http/filters", "proxy/src/network", "proxy/src/cli", "discovery/src/sources"];
+const LISTS: &[&str] = &[
+    "proxy/src/http/filters",
+    "proxy/src/listener/filters",
+    "proxy/src/network",
+    "proxy/src/cli",
+    "discovery/src/sources",
+];
 
 /// The only files with `unsafe` code.
 const UNSAFE: &[&str] = &["proxy/src/net/sys.rs"];

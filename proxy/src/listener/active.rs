@@ -370,6 +370,9 @@ impl Drop for LogAtEnd {
         if self.flags.contains(ResponseFlag::NoRouteFound) {
             info.set_details("filter_chain_not_found");
         }
+        if info.dynamic_metadata.is_empty() {
+            info.dynamic_metadata = self.connection.metadata.take();
+        }
         let context = LogContext {
             connection: Some(&self.connection),
             rng: Some(&self.worker.context.rng),

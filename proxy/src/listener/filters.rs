@@ -1,18 +1,40 @@
 //! Listener filters: the list of them, and when each is left out.
 
+mod http_inspector;
+mod original_dst;
+mod proxy_protocol;
+#[cfg(test)]
+mod testing;
+mod tls_inspector;
+
 use std::sync::Arc;
 
 use nuncio_api::pb::envoy::config::listener::v3::{
     Listener, ListenerFilterChainMatchPredicate as Message, listener_filter,
     listener_filter_chain_match_predicate::Rule,
 };
+use nuncio_api::support::Entry;
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::{FactoryContext, WorkerContext};
 use nuncio_core::net::ConnectionInfo;
-use nuncio_core::network::{ListenerFilter, ListenerFilterConfig, MakeListenerFilter};
+use nuncio_core::network::{ListenerFilter, ListenerFilterConfig, ListenerFilterFactory, MakeListenerFilter};
 
 use super::filter_chain::unregistered;
 use crate::network::NetworkExtensions;
+
+/// The listener filters of this folder.
+pub fn factories() -> Vec<Box<dyn ListenerFilterFactory>> {
+    vec![
+        Box::new(http_inspector::Factory),
+        Box::new(original_dst::Factory),
+        Box::new(proxy_protocol::Factory),
+        Box::new(tls_inspector::Factory),
+    ]
+}
+
+/// What is honoured of the messages read in this folder.
+pub static SUPPORTED: &[&[&Entry]] =
+    &[http_inspector::SUPPORTED, original_dst::SUPPORTED, proxy_protocol::SUPPORTED, tls_inspector::SUPPORTED];
 
 /// A checked listener filter.
 pub struct ListenerFilterEntry {

@@ -452,6 +452,7 @@ impl Record {
         info.flags = self.flags;
         connection.flags.get().iter().for_each(|flag| info.flags.insert(flag));
         info.response_code_details = connection.code_details.borrow().clone();
+        info.dynamic_metadata = connection.metadata.borrow().clone();
         info.bytes_received = self.received;
         info.bytes_sent = self.sent;
         info.downstream_wire_bytes_received = self.received;

@@ -1,0 +1,26 @@
+//! Where an intercepted connection was meant to go before the packet filter of the kernel sent it here.
+
+use std::net::SocketAddr;
+
+use nuncio_core::net::Io;
+use socket2::SockRef;
+
+use super::proxy_protocol::is_of_a_host;
+
+/// The destination before REDIRECT (`SO_ORIGINAL_DST`, or its twin for IPv6), or the socket's own local address if the
+/// kernel handed it over transparently (TPROXY). `None`: nobody changed it, as far as the kernel knows, or it is no
+/// address of a host: unspecified, a group, or one that means nothing without an interface.
+pub fn original_dst(io: &Io) -> Option<SocketAddr> {
+    let Io::Tcp(stream) = io else { return None };
+    let socket = SockRef::from(stream);
+    let local = stream.local_addr().ok()?;
+    // An IPv4 connection to a socket of both families has its IPv4 record.
+    let redirected = match local.ip().to_canonical().is_ipv4() {
+        true => socket.original_dst_v4(),
+        false => socket.original_dst_v6(),
+    };
+    let transparent = || socket.ip_transparent_v4().is_ok_and(|on| on).then_some(local);
+    let found = redirected.ok().and_then(|address| address.as_socket()).or_else(transparent)?;
+    let scoped = matches!(found, SocketAddr::V6(v6) if v6.scope_id() != 0);
+    (is_of_a_host(found.ip()) && !scoped).then_some(found)
+}
