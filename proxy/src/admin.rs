@@ -37,7 +37,7 @@ use http::{Method, StatusCode};
 
 pub use answer::{Answer, ContentType};
 pub use chunks::Chunks;
-pub use clusters::{ClusterSource, pages as cluster_pages};
+pub use clusters::{ClusterSource, ClusterViews, pages as cluster_pages};
 pub use config::AdminConfig;
 pub use config_dump::{Configs, pages as config_pages};
 pub use connection::{Limits, Settings, serve};

@@ -60,6 +60,7 @@ fn support() -> Support {
         http::router::SUPPORTED,
         http::conn_manager::SUPPORTED,
     ]);
+    lists.extend(nuncio_healthcheck::SUPPORTED);
     lists.extend(http::filters::SUPPORTED);
     lists.extend(http::compression::SUPPORTED);
     lists.extend(nuncio_authz::SUPPORTED);

@@ -7,12 +7,13 @@
 //! - [`thread_local`](mod@thread_local): a worker's clusters; here requests begin: choose a host, acquire a connection
 //! - [`lb`]: which host
 //! - [`pool`]: which connection
-//! - [`async_client`]: calls of the proxy's own
+//! - [`async_client`]: calls of the proxy's own; [`dial`]: connections for health checks
 
 pub mod async_client;
 pub mod circuit_breaker;
 pub mod cluster;
 pub mod cluster_manager;
+pub mod dial;
 pub mod http_options;
 pub mod lb;
 pub mod lb_config;
@@ -27,7 +28,8 @@ pub mod worker;
 pub use async_client::ClusterClient;
 pub use circuit_breaker::{Permit, Priority};
 pub use cluster::{ClusterConfig, ClusterDefaults};
-pub use cluster_manager::{ClusterManager, ClusterStatus};
+pub use cluster_manager::{ClusterManager, ClusterStatus, ClusterView, HealthView};
+pub use dial::DialContext;
 pub use pool::http1::{Acquire, PendingConn, PooledConn};
 pub use pool::stream::{AcquireStream, PendingStream, UpstreamEnd, UpstreamStream};
 pub use pool::{PoolFailure, PoolFailureReason};

@@ -14,6 +14,24 @@ pub fn from_http(code: u16) -> i64 {
     }
 }
 
+/// What a status means as an HTTP status, for whoever judges hosts by theirs: a server's failure is 5xx.
+pub fn to_http(status: i64) -> u16 {
+    match status {
+        0 => 200,
+        1 => 499,
+        3 | 9 | 11 => 400,
+        4 => 504,
+        5 => 404,
+        6 | 10 => 409,
+        7 => 403,
+        8 => 429,
+        12 => 501,
+        14 => 503,
+        16 => 401,
+        _ => 500,
+    }
+}
+
 /// The status in a response's trailers, else in its head. A value that is no number counts as -1.
 pub fn of_response(head: Option<&ResponseHead>, trailers: Option<&HeaderMap>) -> Option<i64> {
     let text =

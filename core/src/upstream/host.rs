@@ -3,11 +3,12 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::host_monitor::{HostMonitor, Outcome};
 use crate::metadata::Metadata;
 use crate::net::Address;
 
@@ -323,6 +324,8 @@ pub struct Host {
     created: Instant,
     /// Milliseconds after `created` when its active checks passed after they had failed.
     well_since: AtomicU64,
+    /// Set by main before any worker knows the host, where traffic is watched.
+    monitor: OnceLock<Arc<dyn HostMonitor>>,
     pub load: HostLoad,
 }
 
@@ -342,6 +345,7 @@ impl Host {
                 .map(|addresses| Box::new(arc_swap::ArcSwap::from_pointee(Place::of(addresses)))),
             created: Instant::now(),
             well_since: AtomicU64::new(0),
+            monitor: OnceLock::new(),
             load: HostLoad::default(),
             spec,
         }
@@ -442,6 +446,19 @@ impl Host {
         let before = HealthFlags(self.flags.swap(flags.0, Relaxed));
         if before.contains(HealthFlag::FailedActiveHc) && !flags.contains(HealthFlag::FailedActiveHc) {
             self.well_since.store(self.created.elapsed().as_millis() as u64, Relaxed);
+        }
+    }
+
+    /// Whoever judges it by its traffic; the first one stays.
+    pub fn set_monitor(&self, monitor: Arc<dyn HostMonitor>) {
+        let _ = self.monitor.set(monitor);
+    }
+
+    /// Something happened with it on the request path.
+    #[inline]
+    pub fn report(&self, outcome: Outcome) {
+        if let Some(monitor) = self.monitor.get() {
+            monitor.report(outcome);
         }
     }
 

@@ -17,24 +17,27 @@ use serde_json::{Map, Value, json};
 
 use super::listeners::address_json;
 use super::{Answer, Chunks, ContentType, Page, Param, ParamKind, Query};
-use crate::upstream::{ClusterSnapshot, Priority};
+use crate::upstream::{ClusterSnapshot, ClusterView, Priority};
 
 /// The clusters that are active now.
 pub type ClusterSource = Rc<dyn Fn() -> Vec<Arc<ClusterSnapshot>>>;
 
+/// The same, with what outlier detection knows.
+pub type ClusterViews = Rc<dyn Fn() -> Vec<ClusterView>>;
+
 const PARAMS: &[Param] = &[Param { name: "filter", help: "regular expression for names", kind: ParamKind::Text }];
 
-pub fn pages(clusters: &ClusterSource) -> Vec<Page> {
+pub fn pages(clusters: &ClusterViews) -> Vec<Page> {
     let clusters = clusters.clone();
     vec![Page::new("/clusters", "upstream cluster status", move |query| answer(clusters(), query)).with_params(PARAMS)]
 }
 
-fn answer(mut clusters: Vec<Arc<ClusterSnapshot>>, query: &Query) -> Answer {
+fn answer(mut clusters: Vec<ClusterView>, query: &Query) -> Answer {
     if let Some(pattern) = query.text("filter") {
         let Ok(filter) = Regex::new(pattern) else {
             return Answer::error(StatusCode::BAD_REQUEST, "Invalid re2 regex");
         };
-        clusters.retain(|cluster| filter.is_match(cluster.config.name()));
+        clusters.retain(|cluster| filter.is_match(cluster.snapshot.config.name()));
     }
     match query.get("format") {
         Some("json") => Answer::rendered(ContentType::Json, move |out| write_json(&clusters, out)),
@@ -44,10 +47,17 @@ fn answer(mut clusters: Vec<Arc<ClusterSnapshot>>, query: &Query) -> Answer {
 
 // === Text ===
 
-fn write_text(cluster: &ClusterSnapshot, out: &mut Chunks) -> fmt::Result {
+fn write_text(view: &ClusterView, out: &mut Chunks) -> fmt::Result {
+    let cluster = &view.snapshot;
     let info = &cluster.config.info;
     let name = &info.name;
     writeln!(out, "{name}::observability_name::{}", info.observability_name)?;
+    if let Some(outliers) = &view.outliers {
+        for (origin, rates) in [("", outliers.cluster.external), ("local_origin_", outliers.cluster.local)] {
+            writeln!(out, "{name}::outlier::{origin}success_rate_average::{}", Rate(rates.average))?;
+            writeln!(out, "{name}::outlier::{origin}success_rate_ejection_threshold::{}", Rate(rates.threshold))?;
+        }
+    }
     for (text, priority) in [("default", Priority::Default), ("high", Priority::High)] {
         let limits = cluster.config.thresholds(priority);
         writeln!(out, "{name}::{text}_priority::max_connections::{}", limits.max_connections)?;
@@ -59,10 +69,30 @@ fn write_text(cluster: &ClusterSnapshot, out: &mut Chunks) -> fmt::Result {
     if let Some(service) = &info.eds_service_name {
         writeln!(out, "{name}::eds_service_name::{service}")?;
     }
-    cluster.hosts.hosts().try_for_each(|host| write_host(name, host, out))
+    cluster.hosts.hosts().try_for_each(|host| write_host(name, host, rates_of(view, host), out))
 }
 
-fn write_host(cluster: &str, host: &Host, out: &mut Chunks) -> fmt::Result {
+/// -1 where nothing is known.
+fn rates_of(view: &ClusterView, host: &Arc<Host>) -> [f64; 2] {
+    view.outliers.as_ref().map_or([-1.0; 2], |outliers| outliers.of(host))
+}
+
+/// As C++ streams print it: at most six digits.
+struct Rate(f64);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = match self.0.abs() {
+            n if n >= 100.0 => 3,
+            n if n >= 10.0 => 4,
+            _ => 5,
+        };
+        let scale = 10_f64.powi(digits);
+        write!(f, "{}", (self.0 * scale).round() / scale)
+    }
+}
+
+fn write_host(cluster: &str, host: &Host, [rate, local_rate]: [f64; 2], out: &mut Chunks) -> fmt::Result {
     let address = host.address_text();
     let HostCounts {
         cx_active,
@@ -94,15 +124,14 @@ fn write_host(cluster: &str, host: &Host, out: &mut Chunks) -> fmt::Result {
     line("sub_zone", &locality.sub_zone)?;
     line("canary", &host.is_canary())?;
     line("priority", &host.priority())?;
-    // Outlier detection would say more.
-    line("success_rate", &-1)?;
-    line("local_origin_success_rate", &-1)
+    line("success_rate", &Rate(rate))?;
+    line("local_origin_success_rate", &Rate(local_rate))
 }
 
 // === JSON ===
 
 /// `envoy.admin.v3.Clusters`; what is zero is left out.
-fn write_json(clusters: &[Arc<ClusterSnapshot>], out: &mut Chunks) -> fmt::Result {
+fn write_json(clusters: &[ClusterView], out: &mut Chunks) -> fmt::Result {
     if clusters.is_empty() {
         return out.write_str("{}\n");
     }
@@ -118,7 +147,8 @@ fn write_json(clusters: &[Arc<ClusterSnapshot>], out: &mut Chunks) -> fmt::Resul
     writeln!(out, "{}", json.take())
 }
 
-fn write_status(cluster: &ClusterSnapshot, json: &mut JsonWriter, out: &mut Chunks) -> fmt::Result {
+fn write_status(view: &ClusterView, json: &mut JsonWriter, out: &mut Chunks) -> fmt::Result {
+    let cluster = &view.snapshot;
     let info = &cluster.config.info;
     json.begin_object();
     json.key("name");
@@ -127,11 +157,22 @@ fn write_status(cluster: &ClusterSnapshot, json: &mut JsonWriter, out: &mut Chun
         json.key("added_via_api");
         json.bool(true);
     }
+    if let Some(outliers) = &view.outliers {
+        for (name, rates) in [
+            ("success_rate_ejection_threshold", outliers.cluster.external),
+            ("local_origin_success_rate_ejection_threshold", outliers.cluster.local),
+        ] {
+            if rates.threshold >= 0.0 {
+                json.key(name);
+                json.value(&json!({"value": rates.threshold}));
+            }
+        }
+    }
     if cluster.hosts.host_count() > 0 {
         json.key("host_statuses");
         json.begin_list();
         for host in cluster.hosts.hosts() {
-            json.value(&host_status(host));
+            json.value(&host_status(host, rates_of(view, host)));
             out.write_str(&json.take())?;
         }
         json.end_list();
@@ -161,7 +202,7 @@ fn thresholds(cluster: &ClusterSnapshot, priority: Priority) -> Value {
     json.into()
 }
 
-fn host_status(host: &Host) -> Value {
+fn host_status(host: &Host, [rate, local_rate]: [f64; 2]) -> Value {
     let counts = host.load.counts();
     let counter = |name: &str, value: u64| metric(None, name, value);
     let gauge = |name: &str, value: u32| metric(Some("GAUGE"), name, value.into());
@@ -188,6 +229,11 @@ fn host_status(host: &Host) -> Value {
         json["priority"] = host.priority().into();
     }
     json["locality"] = locality_json(host);
+    for (name, rate) in [("success_rate", rate), ("local_origin_success_rate", local_rate)] {
+        if rate >= 0.0 {
+            json[name] = json!({"value": rate});
+        }
+    }
     json
 }
 

@@ -32,7 +32,8 @@ use super::process_stats::Flusher;
 use super::runtime::LayeredRuntime;
 use super::worker::NoClusters;
 use crate::admin::{
-    self, Admin, AdminConfig, AdminStats, ClusterSource, Configs, Limits, ListenerDrain, ListenerView, Settings,
+    self, Admin, AdminConfig, AdminStats, ClusterSource, ClusterViews, Configs, Limits, ListenerDrain, ListenerView,
+    Settings,
 };
 use crate::lifecycle::Lifecycle;
 use crate::logging::Loggers;
@@ -136,8 +137,9 @@ fn pages(
     pages.extend(admin::lifecycle_pages(facts.lifecycle, awaited, Rc::new(move || quit(Act::Quit))));
     pages.extend(admin::logging_pages(facts.loggers, move || reopen(Act::ReopenLogs)));
     let clusters = facts.clusters.clone();
+    let views = clusters.clone();
     let clusters: ClusterSource = Rc::new(move || clusters.active());
-    pages.extend(admin::cluster_pages(&clusters));
+    pages.extend(admin::cluster_pages(&(Rc::new(move || views.views()) as ClusterViews)));
     pages.extend(admin::config_pages(&facts.configs, &clusters));
     let flush = facts.flush.clone().map(|flusher| Rc::new(move || flusher.flush()) as Rc<dyn Fn()>);
     pages.extend(admin::stats_pages(facts.store, &facts.stats, flush));

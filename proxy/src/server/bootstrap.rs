@@ -14,6 +14,7 @@ use nuncio_api::pb::envoy::config::metrics::v3 as metrics;
 use nuncio_api::support::Entry;
 use nuncio_api::{ConfigError, Diagnostic, Element, Format, LoadOptions, LoadedBootstrap, ReadLimits, Severity};
 use nuncio_api::{Source, UnknownFields, load_bootstrap, supports};
+use nuncio_core::access_log::{LogFiles, LogTarget};
 use nuncio_core::dns::IpFamily;
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::random::Rng;
@@ -166,7 +167,7 @@ pub fn assemble(
         node: node.clone(),
         files: Files::default(),
     };
-    let (clusters, refused) = clusters(&loaded, extensions.host_sources, sources, &store, &mut report);
+    let (clusters, refused) = clusters(&loaded, extensions.host_sources, sources, &store, &log_files, &mut report);
     let (warnings, scopes) = (RefCell::default(), RefCell::default());
     let context = FactoryContext {
         name: "",
@@ -231,10 +232,19 @@ fn clusters(
     sources: Vec<Box<dyn HostSourceFactory>>,
     context: SourceContext,
     store: &Rc<RefCell<Store>>,
+    log_files: &Rc<LogWriter>,
     report: &mut Report<'_>,
 ) -> (ClusterManager, HashSet<String>) {
-    let bind = loaded.bootstrap.cluster_manager.as_ref().and_then(|manager| manager.upstream_bind_config.clone());
-    let clusters = ClusterManager::new(store, sources, ClusterDefaults { bind }, context);
+    let manager = loaded.bootstrap.cluster_manager.as_ref();
+    let bind = manager.and_then(|manager| manager.upstream_bind_config.clone());
+    let outlier = manager.and_then(|manager| manager.outlier_detection.as_ref());
+    let outlier_log = outlier.filter(|outlier| !outlier.event_log_path.is_empty()).and_then(|outlier| {
+        let opened = log_files.open(&LogTarget::Path(outlier.event_log_path.clone()));
+        let path = "cluster_manager.outlier_detection.event_log_path";
+        opened.map_err(|error| report.refuse(error.within(path))).ok()
+    });
+    let log_files: Option<Rc<dyn LogFiles>> = Some(log_files.clone());
+    let clusters = ClusterManager::new(store, sources, ClusterDefaults { bind, log_files, outlier_log }, context);
     let mut refused = HashSet::new();
     for element in &loaded.clusters {
         let message = match element.decode() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nuncio_api::pb::envoy::config::bootstrap::v3::{Bootstrap, bootstrap::StatsFlush};
 use nuncio_api::release_pool;
 use nuncio_core::net::Address;
+use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
 use nuncio_core::stats::lists::server;
 use nuncio_core::time::WallClock;
@@ -30,10 +31,11 @@ use crate::lifecycle::{Lifecycle, ServerState};
 use crate::listener::manager::Entry;
 use crate::listener::{Change, ListenerCommand, ListenerId, ListenerManager};
 use crate::logging::Loggers;
+use crate::net::Sockets;
 use crate::net::limits::{DescriptorLimit, raise_descriptor_limit};
 use crate::net::sys::trim_memory;
 use crate::network::TrafficDirection;
-use crate::upstream::ClusterManager;
+use crate::upstream::{ClusterManager, DialContext};
 
 /// Envoy's default of `stats_flush_interval`.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
@@ -204,6 +206,8 @@ impl Main {
         };
         let workers =
             (0..options.concurrency).map(|i| WorkerThread::start(i, seed.clone())).collect::<io::Result<Vec<_>>>()?;
+        let dial = DialContext { connect: Rc::new(Sockets::default()), buffers: Rc::default(), rng: Rng::from_os() };
+        clusters.probe_with(dial, Rc::new(layered_runtime.handle()));
         clusters
             .start(Rc::new(Inboxes { main: own_clusters, workers: workers.iter().map(WorkerThread::inbox).collect() }));
         let (drained_sender, drained) = unbounded_channel();

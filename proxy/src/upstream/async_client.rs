@@ -12,7 +12,7 @@ use nuncio_core::http::{Chunk, Framing, RequestHead, ResponseHead, Version};
 use nuncio_core::stats::ScopeId;
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
-use nuncio_core::upstream::{Choice, LbContext};
+use nuncio_core::upstream::{Choice, Host, LbContext, Outcome};
 use tokio::time::Instant;
 
 use super::circuit_breaker::Priority;
@@ -99,6 +99,7 @@ async fn call(cluster: &ThreadLocalCluster, mut request: AsyncRequest) -> Result
         match poll_fn(|cx| exchange.poll(cx, &mut conn, buffers)).await {
             Ok(response) => {
                 conn.release();
+                host.report(Outcome::Answered { status: response.head.status });
                 let stats = cluster.stats();
                 stats.charge(response.head.status, true);
                 stats.charge_time(begun.elapsed().as_millis() as u64, true);
@@ -116,20 +117,26 @@ async fn call(cluster: &ThreadLocalCluster, mut request: AsyncRequest) -> Result
             }
             Err(End::Refused) if again => again = false,
             Err(End::Refused) => {
-                host.load.request_failed();
+                failed(&host);
                 return Err(AsyncFailure::Refused);
             }
             Err(End::Peer(reason)) => {
                 conn.closed_by_peer();
-                host.load.request_failed();
+                failed(&host);
                 return Err(AsyncFailure::Reset(reason.into()));
             }
             Err(End::Own(failure)) => {
-                host.load.request_failed();
+                failed(&host);
                 return Err(failure);
             }
         }
     }
+}
+
+/// A host that gave no answer.
+fn failed(host: &Host) {
+    host.load.request_failed();
+    host.report(Outcome::Failed);
 }
 
 async fn connection(
@@ -143,18 +150,18 @@ async fn connection(
         Choice::None => None,
     };
     let host = host.ok_or(AsyncFailure::NoHealthyHost)?;
-    let failed = |failure: PoolFailure| match failure.reason {
+    let failure_of = |failure: PoolFailure| match failure.reason {
         PoolFailureReason::Overflow => AsyncFailure::Overflow,
         PoolFailureReason::NoPool => AsyncFailure::NoHealthyHost,
         _ => {
-            host.load.request_failed();
+            failed(&host);
             AsyncFailure::Connect(failure.to_string())
         }
     };
     match cluster.stream(&host, Priority::Default, version) {
         AcquireStream::Ready(conn) => Ok(conn),
-        AcquireStream::Pending(mut pending) => poll_fn(|cx| pending.poll(cx)).await.map_err(failed),
-        AcquireStream::Failed(failure) => Err(failed(failure)),
+        AcquireStream::Pending(mut pending) => poll_fn(|cx| pending.poll(cx)).await.map_err(failure_of),
+        AcquireStream::Failed(failure) => Err(failure_of(failure)),
     }
 }
 

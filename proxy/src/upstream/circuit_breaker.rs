@@ -5,7 +5,7 @@
 //! who check at the same moment may pass a limit by one each, as in Envoy.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use nuncio_api::pb::envoy::config::cluster::v3::CircuitBreakers as Message;
 use nuncio_api::pb::envoy::config::cluster::v3::circuit_breakers::{Thresholds as Limits, thresholds};
@@ -151,10 +151,11 @@ fn value(field: &Option<UInt32Value>, default: u32) -> u32 {
     field.as_ref().map_or(default, |field| field.value)
 }
 
-/// What of a cluster is in use now, by priority and resource. Shared by all threads.
+/// What of a cluster is in use now, by priority and resource; and whether anything ever was, which health checks ask.
+/// Shared by all threads.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct CircuitBreakers([[AtomicU32; 5]; 2]);
+pub struct CircuitBreakers([[AtomicU32; 5]; 2], AtomicBool);
 
 impl CircuitBreakers {
     fn cell(&self, priority: Priority, resource: Resource) -> &AtomicU32 {
@@ -163,6 +164,17 @@ impl CircuitBreakers {
 
     pub fn in_use(&self, priority: Priority, resource: Resource) -> u32 {
         self.cell(priority, resource).load(Relaxed)
+    }
+
+    /// A connection was made at some time.
+    pub fn has_been_used(&self) -> bool {
+        self.1.load(Relaxed)
+    }
+
+    pub(super) fn note_use(&self) {
+        if !self.has_been_used() {
+            self.1.store(true, Relaxed);
+        }
     }
 
     /// How much there may be; for retries with a budget this follows the traffic.

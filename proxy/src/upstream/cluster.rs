@@ -3,6 +3,7 @@
 //! Ten thousand of these lie idle in some proxies, so what is rarely set is boxed and what is usually the default is
 //! shared.
 
+use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use nuncio_api::pb::envoy::config::cluster::v3 as pb;
 use nuncio_api::pb::envoy::config::core::v3 as core_pb;
 use nuncio_api::support::Entry;
 use nuncio_api::supports;
+use nuncio_core::access_log::{LogFile, LogFiles};
 use nuncio_core::error::ConfigError;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::ConnectOptions;
@@ -67,13 +69,16 @@ supports!(PRECONNECT = "envoy.config.cluster.v3.Cluster.PreconnectPolicy" {
     per_upstream_preconnect_ratio, predictive_preconnect_ratio
 });
 supports!(CLUSTER_MANAGER = "envoy.config.bootstrap.v3.ClusterManager" {
-    upstream_bind_config
+    upstream_bind_config, outlier_detection
 } noop {
     enable_deferred_cluster_creation: "what a worker needs of a cluster is always made at its first use",
 });
 
+supports!(OUTLIER_LOG = "envoy.config.bootstrap.v3.ClusterManager.OutlierDetection" { event_log_path });
+
 /// What is honoured of the messages read here.
 pub static SUPPORTED: &[&Entry] = &[
+    &OUTLIER_LOG,
     &CLUSTER,
     &CUSTOM_TYPE,
     &COMMON_LB,
@@ -164,10 +169,14 @@ impl HostStatuses {
 }
 
 /// What the bootstrap says for all clusters.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct ClusterDefaults {
     /// `cluster_manager.upstream_bind_config`.
     pub bind: Option<core_pb::BindConfig>,
+    /// What events are written to.
+    pub log_files: Option<Rc<dyn LogFiles>>,
+    /// `cluster_manager.outlier_detection.event_log_path`.
+    pub outlier_log: Option<Arc<dyn LogFile>>,
 }
 
 impl ClusterConfig {

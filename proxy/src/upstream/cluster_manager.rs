@@ -3,9 +3,11 @@
 //! A cluster is checked, its source told to run, and once it is warm (the source spoke for the first time) it is
 //! published. What changes afterwards is collected until main has nothing else to do and goes to the workers as one
 //! message, in which a cluster stands once, in its latest state. Changes of health and weight alone are collected
-//! longer, for `update_merge_window`.
+//! longer, for `update_merge_window`. `health` is what checks and traffic have to say in that.
 
 mod entry;
+mod health;
+pub mod history;
 mod publish;
 
 use std::cell::{Cell, RefCell};
@@ -21,13 +23,15 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::stats::lists::server;
 use nuncio_core::stats::{Stats, Store};
-use nuncio_core::upstream::{Health, HealthFlags, Host};
 use nuncio_discovery::{
     Assignment, HostSink, HostSource, HostSourceFactory, HostUpdates, SourceContext, UpdateEvent, sources,
 };
 use tokio::sync::Notify;
 
-use self::entry::{Cluster, Running};
+use self::entry::{Cluster, Running, Told};
+pub use self::health::{ClusterView, HealthView};
+use self::health::{Probing, Wellness};
+use self::history::History;
 use super::cluster::{ClusterConfig, ClusterDefaults};
 use super::snapshot::{ClusterSnapshot, ClusterUpdate, Publish};
 
@@ -42,6 +46,7 @@ struct Inner {
     store: Rc<RefCell<Store>>,
     stats: Stats<server::ClusterManager>,
     context: SourceContext,
+    history: RefCell<History>,
     /// A cluster of the bootstrap became warm.
     warm: Notify,
 }
@@ -52,6 +57,9 @@ struct State {
     /// Changed since the last message to the workers, each once.
     dirty: Vec<Arc<str>>,
     failed: Vec<ClusterUpdate>,
+    /// Clusters with hosts whose flags changed since their picture was taken.
+    stale: Vec<(Arc<str>, u64)>,
+    probing: Option<Rc<Probing>>,
     publisher: Option<Rc<dyn Publish>>,
     /// Sources run; before that, clusters are only checked.
     started: bool,
@@ -112,6 +120,7 @@ impl ClusterManager {
             store: store.clone(),
             stats,
             context,
+            history: RefCell::default(),
             warm: Notify::new(),
         });
         let weak = Rc::downgrade(&manager);
@@ -256,31 +265,6 @@ impl ClusterManager {
         all.into_iter().map(|(_, _, status)| status).collect()
     }
 
-    /// What checks or traffic say of a host's health, all flags of it. A host that became unhealthy loses its idle
-    /// connections at once; balancers hear of it within `update_merge_window`.
-    pub fn set_health(&self, cluster: &str, host: &Arc<Host>, flags: HealthFlags) {
-        let before = host.flags();
-        if before == flags || host.is_removed() {
-            return;
-        }
-        host.set_flags(flags);
-        let known = {
-            let mut state = self.0.state.borrow_mut();
-            let state = &mut *state;
-            let Some(slot) = state.slots.get_mut(cluster) else { return };
-            let both = [slot.active.as_mut(), slot.warming.as_mut()];
-            let Some(owner) = both.into_iter().flatten().find(|owner| owner.owns(host)) else { return };
-            owner.picture_anew(host.priority());
-            let (name, id) = (owner.name().clone(), owner.id);
-            if flags.health() == Health::Unhealthy && before.health() != Health::Unhealthy {
-                state.failed.push(ClusterUpdate::HostFailed { cluster: name.clone(), host: host.clone() });
-            }
-            (name, id)
-        };
-        self.0.schedule_flush();
-        self.0.changed(&known.0, known.1, true);
-    }
-
     /// The active clusters, in the order in which they were added.
     pub fn active(&self) -> Vec<Arc<ClusterSnapshot>> {
         let state = self.0.state.borrow();
@@ -308,10 +292,14 @@ impl ClusterManager {
             Some(error) => Err(vec![error]),
             None => Ok(source),
         });
-        let (config, source) = match (config, source) {
-            (Ok(config), Ok(source)) => (config, source),
-            (config, source) => {
-                let errors = config.err().into_iter().chain(source.err()).flatten();
+        let plan = match &config {
+            Ok(config) => health::plan(message, config, self.0.defaults.log_files.as_deref(), self.0.context.clock),
+            Err(_) => Ok(None),
+        };
+        let (config, source, plan) = match (config, source, plan) {
+            (Ok(config), Ok(source), Ok(plan)) => (config, source, plan),
+            (config, source, plan) => {
+                let errors = config.err().into_iter().chain(source.err()).chain(plan.err()).flatten();
                 return Err(errors.collect());
             }
         };
@@ -321,7 +309,9 @@ impl ClusterManager {
             state.next_id
         };
         let now = self.0.context.clock.now();
-        Ok(Box::new(Cluster::new(id, Arc::new(config), bytes, version, now, source, &mut self.0.store.borrow_mut())))
+        let told = Told { bytes, version, at: now };
+        let wellness = Wellness::new(plan);
+        Ok(Box::new(Cluster::new(id, Arc::new(config), told, source, wellness, &mut self.0.store.borrow_mut())))
     }
 
     /// Who is told of the node wants to know it.
@@ -378,6 +368,7 @@ impl ClusterManager {
             latest.and_then(|cluster| Some((cluster.id, cluster.take_source()?)))
         };
         let Some((id, source)) = taken else { return };
+        self.0.start_health(name, id);
         let warming = Warming { manager: Rc::downgrade(&self.0), name: name.clone(), id };
         let sink = HostSink::new(Rc::new(Sink {
             manager: Rc::downgrade(&self.0),
@@ -426,8 +417,8 @@ impl HostUpdates for Sink {
     fn replace(&self, assignment: Assignment) {
         if let Some(manager) = self.manager.upgrade() {
             manager.replace(&self.name, self.id, assignment);
+            manager.source_spoke(&self.name, self.id, self.warming.take());
         }
-        self.warming.take();
     }
 
     fn failed(&self, reason: String) {

@@ -30,6 +30,10 @@ pub struct Applied {
     pub hosts: Arc<PrioritySet>,
     pub added: Vec<Arc<Host>>,
     pub removed: Vec<Arc<Host>>,
+    /// Not named any more, but kept.
+    pub absent: Vec<Arc<Host>>,
+    /// Named again after they were absent.
+    pub returned: Vec<Arc<Host>>,
     /// Some picture is another one.
     pub changed: bool,
 }
@@ -64,22 +68,34 @@ pub fn apply(before: &Arc<PrioritySet>, assignment: Assignment, rules: Rules) ->
         }
     });
     let hosts = PrioritySet { priorities: pictures.collect(), drop_overload: assignment.drop_overload };
-    let Diff { added, removed, .. } = diff;
+    let Diff { added, removed, absent, returned, .. } = diff;
     for host in &removed {
         host.set_removed();
     }
     let hosts = if changed { Arc::new(hosts) } else { before.clone() };
-    Applied { hosts, added, removed, changed }
+    Applied { hosts, added, removed, absent, returned, changed }
+}
+
+/// The same hosts without one that is neither discovered nor well.
+pub fn without(before: &Arc<PrioritySet>, host: &Arc<Host>) -> Arc<PrioritySet> {
+    let mut hosts = PrioritySet::clone(before);
+    if let Some(set) = hosts.priorities.get_mut(host.priority() as usize) {
+        let left: Vec<_> = set.hosts.iter().filter(|other| !Arc::ptr_eq(other, host)).cloned().collect();
+        *set = Arc::new(HostSet::new(left, |locality| weight_in(set, locality), set.overprovisioning_factor));
+    }
+    Arc::new(hosts)
+}
+
+fn weight_in(set: &HostSet, locality: &Locality) -> u32 {
+    let known = set.localities.iter().find(|local| *local.locality == *locality);
+    known.map_or(0, |local| local.weight)
 }
 
 /// The same hosts, with the health of one priority read again.
 pub fn picture_anew(before: &Arc<PrioritySet>, priority: u32) -> Arc<PrioritySet> {
     let mut hosts = PrioritySet::clone(before);
     if let Some(set) = hosts.priorities.get_mut(priority as usize) {
-        let weight_of = |locality: &Locality| {
-            let known = set.localities.iter().find(|local| *local.locality == *locality);
-            known.map_or(0, |local| local.weight)
-        };
+        let weight_of = |locality: &Locality| weight_in(set, locality);
         *set = Arc::new(HostSet::new(set.hosts.to_vec(), weight_of, set.overprovisioning_factor));
     }
     Arc::new(hosts)
@@ -125,20 +141,35 @@ struct Diff<'a> {
     index: Option<HashMap<&'a Address, Vec<u32>>>,
     added: Vec<Arc<Host>>,
     removed: Vec<Arc<Host>>,
+    absent: Vec<Arc<Host>>,
+    returned: Vec<Arc<Host>>,
 }
 
 impl<'a> Diff<'a> {
     fn new(before: &'a PrioritySet, new: usize) -> Self {
         let old: Vec<_> = before.hosts().collect();
         let added = Vec::with_capacity(if old.is_empty() { new } else { 0 });
-        Self { taken: vec![false; old.len()], old, cursor: 0, index: None, added, removed: Vec::new() }
+        Self {
+            taken: vec![false; old.len()],
+            old,
+            cursor: 0,
+            index: None,
+            added,
+            removed: Vec::new(),
+            absent: Vec::new(),
+            returned: Vec::new(),
+        }
     }
 
     /// The host that `spec` speaks of, and whether its priority must be pictured anew for it.
     fn find(&mut self, spec: HostSpec, rules: Rules) -> (Arc<Host>, bool) {
-        match self.take(&spec) {
+        match self.take(&spec, rules) {
             Some(host) => {
+                let was_absent = host.flags().contains(HealthFlag::PendingDynamicRemoval);
                 let touched = update_in_place(&host, spec);
+                if was_absent {
+                    self.returned.push(host.clone());
+                }
                 (host, touched)
             }
             None => {
@@ -154,9 +185,14 @@ impl<'a> Diff<'a> {
         }
     }
 
-    fn take(&mut self, spec: &HostSpec) -> Option<Arc<Host>> {
+    fn take(&mut self, spec: &HostSpec, rules: Rules) -> Option<Arc<Host>> {
+        // Whether it is checked is part of what a host is where hosts are checked: it begins anew.
+        let is_same = |host: &Host| {
+            let asked = host.spec().disable_active_health_check == spec.disable_active_health_check;
+            host.is_same(spec) && (asked || !rules.checked)
+        };
         let at = self.cursor;
-        if at < self.old.len() && !self.taken[at] && self.old[at].is_same(spec) {
+        if at < self.old.len() && !self.taken[at] && is_same(self.old[at]) {
             self.cursor += 1;
             self.taken[at] = true;
             return Some(self.old[at].clone());
@@ -172,8 +208,7 @@ impl<'a> Diff<'a> {
             index
         });
         let candidates = index.get(&spec.address)?;
-        let found =
-            candidates.iter().map(|at| *at as usize).find(|at| !self.taken[*at] && self.old[*at].is_same(spec))?;
+        let found = candidates.iter().map(|at| *at as usize).find(|at| !self.taken[*at] && is_same(self.old[*at]))?;
         self.taken[found] = true;
         self.cursor = found + 1;
         Some(self.old[found].clone())
@@ -184,7 +219,8 @@ impl<'a> Diff<'a> {
         for (host, _) in self.old.iter().zip(&self.taken).filter(|(_, taken)| !**taken) {
             let flags = host.flags();
             let failed = flags.contains(HealthFlag::FailedActiveHc) || flags.contains(HealthFlag::FailedEdsHealth);
-            if !rules.checked || rules.ignore_health_on_removal || failed {
+            let unasked = !rules.checked || host.spec().disable_active_health_check;
+            if unasked || rules.ignore_health_on_removal || failed {
                 self.removed.push(Arc::clone(host));
                 continue;
             }
@@ -192,7 +228,10 @@ impl<'a> Diff<'a> {
             if now.len() <= at {
                 now.resize_with(at + 1, Level::default);
             }
-            now[at].touched |= !flags.contains(HealthFlag::PendingDynamicRemoval);
+            if !flags.contains(HealthFlag::PendingDynamicRemoval) {
+                now[at].touched = true;
+                self.absent.push(Arc::clone(host));
+            }
             now[at].hosts.push(Arc::clone(host));
             host.set_flags(flags.with(HealthFlag::PendingDynamicRemoval));
         }

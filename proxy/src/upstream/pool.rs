@@ -20,6 +20,7 @@ use std::sync::Arc;
 use nuncio_core::upstream::Host;
 
 use super::circuit_breaker::Priority;
+pub(super) use connecting::describe;
 use http1::Http1Pool;
 use http2::Http2Pool;
 use stream::AcquireStream;

@@ -40,6 +40,10 @@ fn eds_cluster() -> Arc<ClusterSnapshot> {
     snapshot(&message, vec![spec])
 }
 
+fn views(clusters: &[Arc<ClusterSnapshot>]) -> Vec<ClusterView> {
+    clusters.iter().map(|snapshot| ClusterView { snapshot: snapshot.clone(), outliers: None }).collect()
+}
+
 const TEXT: &str = "e::observability_name::alt
 e::default_priority::max_connections::1024
 e::default_priority::max_pending_requests::1024
@@ -77,12 +81,12 @@ fn the_text_is_envoys_line_by_line() {
     let cluster = eds_cluster();
     cluster.hosts.hosts().for_each(|host| host.load.connection_begun());
     let clusters = vec![cluster, cluster_with_hosts()];
-    let text = answer(clusters.clone(), &Query::default()).into_text();
+    let text = answer(views(&clusters), &Query::default()).into_text();
     assert!(text.starts_with(TEXT), "{text}");
     assert!(text.contains("a::127.0.0.1:19902::health_flags::/eds_status_draining\n"));
     assert!(text.contains("a::/x::health_flags::healthy\n"));
-    assert_eq!(answer(clusters.clone(), &Query::parse("filter=^e$")).into_text(), TEXT);
-    let refused = answer(clusters, &Query::parse("filter=("));
+    assert_eq!(answer(views(&clusters), &Query::parse("filter=^e$")).into_text(), TEXT);
+    let refused = answer(views(&clusters), &Query::parse("filter=("));
     assert_eq!((refused.status.as_u16(), refused.into_text().as_str()), (400, "Invalid re2 regex"));
 }
 
@@ -91,7 +95,7 @@ fn the_json_is_envoys() {
     let cluster = eds_cluster();
     cluster.hosts.hosts().for_each(|host| host.load.connection_begun());
     let clusters = vec![cluster, cluster_with_hosts()];
-    let text = answer(clusters, &Query::parse("format=json")).into_text();
+    let text = answer(views(&clusters), &Query::parse("format=json")).into_text();
     let json: Value = serde_json::from_str(&text).unwrap();
     let limits = |mut json: Value| {
         for name in ["max_connections", "max_pending_requests", "max_requests"] {
@@ -133,4 +137,10 @@ fn the_json_is_envoys() {
     assert_eq!(draining["health_status"], json!({"eds_health_status": "DRAINING"}));
     assert_eq!(draining["locality"], json!({}));
     assert_eq!(answer(Vec::new(), &Query::parse("format=json")).into_text(), "{}\n");
+}
+
+#[test]
+fn rates_print_as_cpp_streams_do() {
+    let of = |rate| Rate(rate).to_string();
+    assert_eq!([-1.0, 100.0, 0.0, 66.666_666_6, 99.999_999].map(of), ["-1", "100", "0", "66.6667", "100"]);
 }

@@ -176,7 +176,7 @@ impl Future for Shadow {
                 let Some(deadline) = &mut this.deadline else { return Poll::Pending };
                 ready!(deadline.as_mut().poll(cx));
                 this.cluster.stats().retries.inc(stat::UPSTREAM_RQ_TIMEOUT);
-                this.upstream.count_timeout();
+                this.upstream.count_timeout(504);
                 this.failed(&Failure::new(Reset::ResponseTimeout));
             }
         }

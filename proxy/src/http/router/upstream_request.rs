@@ -4,9 +4,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use nuncio_core::http::grpc_status;
 use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, StreamControl, Version};
 use nuncio_core::stats::lists::cluster as stat;
-use nuncio_core::upstream::{Choice, Host};
+use nuncio_core::upstream::{Choice, Host, Outcome};
 
 use super::attempt_timers::AttemptTimers;
 use super::failure::{Failure, Reset};
@@ -157,6 +158,7 @@ impl UpstreamRequest {
                     }
                 },
                 State::Open(_) => {
+                    self.report(Outcome::Connected);
                     self.describe(control);
                     return Poll::Ready(Ok(()));
                 }
@@ -318,14 +320,37 @@ impl UpstreamRequest {
         }
     }
 
-    pub fn count_timeout(&self) {
+    /// `status` is what the client gets for it.
+    pub fn count_timeout(&self, status: u16) {
         if let Some(host) = &self.host {
             host.load.request_timed_out();
+        }
+        self.report(Outcome::TimedOut { status });
+    }
+
+    /// What the answer tells of the host, whatever becomes of it.
+    pub fn report_answer(&self, head: &ResponseHead) {
+        // In a head without a body gRPC tells its status, which HTTP's hides.
+        let grpc = head.headers.contains("grpc-status").then(|| grpc_status::of_response(Some(head), None)).flatten();
+        let status = grpc.map_or(head.status, grpc_status::to_http);
+        self.report(Outcome::Answered { status });
+        if head.headers.contains("x-envoy-immediate-health-check-fail") {
+            self.report(Outcome::FailsAtOnce);
+        }
+    }
+
+    fn report(&self, outcome: Outcome) {
+        if let Some(host) = &self.host {
+            host.report(outcome);
         }
     }
 
     /// The attempt failed; its connection is closed.
     pub fn failed(&mut self, failure: &Failure) {
+        // What was late was reported when its time was up, and our own limits say nothing of the host.
+        if !failure.is_timeout() && !matches!(failure.reset, Reset::Overflow | Reset::NoHealthyHost) {
+            self.report(Outcome::Failed);
+        }
         let state = std::mem::take(&mut self.state);
         if let (State::Open(conn), Reset::ConnectionTermination) = (state, failure.reset) {
             conn.closed_by_peer();

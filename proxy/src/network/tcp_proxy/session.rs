@@ -17,7 +17,7 @@ use nuncio_core::net::{Address, ConnectionInfo, Io};
 use nuncio_core::stats::AmountGuard;
 use nuncio_core::stats::lists::{cluster, tcp};
 use nuncio_core::stream_info::{ResponseFlag, ResponseFlags, StreamInfo};
-use nuncio_core::upstream::{Choice, ClusterInfo, Host, LbContext};
+use nuncio_core::upstream::{Choice, ClusterInfo, Host, LbContext, Outcome};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::relay::{Direction, Failed, Lent, Moved};
@@ -202,6 +202,7 @@ impl Parts {
                     Poll::Ready(Ok(connection)) => {
                         let now = Instant::now();
                         self.record.connect.1 = Some(now);
+                        self.report(Outcome::ConnectedForBytes);
                         self.record.upstream = Some((connection.id, connection.local));
                         self.active(now);
                         let preread = std::mem::take(&mut self.connection.preread);
@@ -268,8 +269,19 @@ impl Parts {
         self.record.transport_failure = failure.transport.clone();
         if matches!(failure.reason, PoolFailureReason::RemoteConnectionFailure | PoolFailureReason::ConnectionTimeout) {
             self.record.flags.insert(ResponseFlag::UpstreamConnectionFailure);
+            self.report(match failure.reason {
+                PoolFailureReason::ConnectionTimeout => Outcome::TimedOut { status: 504 },
+                _ => Outcome::Failed,
+            });
         }
         self.state = State::Begin;
+    }
+
+    /// To whoever judges the host.
+    fn report(&self, outcome: Outcome) {
+        if let Some(host) = &self.record.host {
+            host.report(outcome);
+        }
     }
 
     fn no_host(&mut self, flag: ResponseFlag) -> Ended {

@@ -140,7 +140,7 @@ fn the_bootstraps_source_address_is_for_clusters_without_their_own() {
         source_address: Some(core_pb::SocketAddress { address: address.into(), ..Default::default() }),
         ..Default::default()
     };
-    let defaults = ClusterDefaults { bind: Some(bind("127.0.0.7")) };
+    let defaults = ClusterDefaults { bind: Some(bind("127.0.0.7")), ..ClusterDefaults::default() };
     let source = |message: &pb::Cluster| {
         let config = ClusterConfig::from_proto(message, false, &defaults).unwrap();
         config.connect_options().source.clone().unwrap().to_string()

@@ -20,6 +20,7 @@ use super::super::lb::shared::{Report, Shared};
 use super::super::membership::{self, Applied, Rules};
 use super::super::snapshot::ClusterSnapshot;
 use super::ClusterStatus;
+use super::health::Wellness;
 
 /// A configuration and what became of it.
 pub(super) struct Cluster {
@@ -28,6 +29,8 @@ pub(super) struct Cluster {
     pub(super) bytes: Bytes,
     version: Option<Arc<str>>,
     last_updated: SystemTime,
+    /// Where its hosts are checked or watched.
+    pub(super) wellness: Option<Box<Wellness>>,
     source: Option<Box<dyn HostSource>>,
     pub(super) running: Option<Running>,
     warm: bool,
@@ -37,6 +40,13 @@ pub(super) struct Cluster {
     pub(super) merge: Option<Box<Merge>>,
     gauges: Option<Box<BreakerGauges>>,
     balancing: Option<Box<BalancingGauges>>,
+}
+
+/// What came with a configuration.
+pub(super) struct Told {
+    pub(super) bytes: Bytes,
+    pub(super) version: Option<Arc<str>>,
+    pub(super) at: SystemTime,
 }
 
 /// A task that ends when this is dropped.
@@ -65,10 +75,9 @@ impl Cluster {
     pub(super) fn new(
         id: u64,
         config: Arc<ClusterConfig>,
-        bytes: Bytes,
-        version: Option<Arc<str>>,
-        last_updated: SystemTime,
+        told: Told,
         source: Box<dyn HostSource>,
+        wellness: Option<Box<Wellness>>,
         store: &mut Store,
     ) -> Self {
         let scope = store.scope(&stat::SCOPE, &config.info.observability_name);
@@ -77,15 +86,18 @@ impl Cluster {
                 store.declare(scope, &RemainingList::descriptors()[priority as usize]);
             }
         }
+        let lists = wellness.as_ref().and_then(|wellness| wellness.plan()).map(|plan| plan.lists());
+        lists.into_iter().flatten().for_each(|list| store.declare(scope, list));
         let breakers = Arc::<CircuitBreakers>::default();
         let shared = Shared::new(&config.lb);
         Self {
             id,
             balancing: shared.as_ref().map(|_| Box::new(BalancingGauges::new(store, scope))),
             snapshot: Arc::new(ClusterSnapshot { config, breakers, shared, hosts: Arc::default(), scope }),
-            bytes,
-            version,
-            last_updated,
+            bytes: told.bytes,
+            version: told.version,
+            last_updated: told.at,
+            wellness,
             source: Some(source),
             running: None,
             warm: false,
@@ -152,11 +164,14 @@ impl Cluster {
     pub(super) fn apply(&mut self, assignment: Assignment) -> Applied {
         let flags = self.config().flags();
         let rules = Rules {
-            checked: false,
+            checked: self.wellness.as_ref().is_some_and(|wellness| wellness.checked),
             ignore_new_until_first_check: flags.ignore_new_hosts_until_first_hc,
             ignore_health_on_removal: flags.ignore_health_on_host_removal,
         };
         let applied = membership::apply(&self.snapshot.hosts, assignment, rules);
+        if let Some(wellness) = &mut self.wellness {
+            wellness.hosts_changed(&applied);
+        }
         if applied.changed {
             if !applied.added.is_empty() || !applied.removed.is_empty() {
                 self.membership.inc(stat::MEMBERSHIP_CHANGE);
@@ -170,6 +185,13 @@ impl Cluster {
     pub(super) fn owns(&self, host: &Arc<Host>) -> bool {
         let set = self.snapshot.hosts.priorities.get(host.priority() as usize);
         set.is_some_and(|set| set.hosts.iter().any(|own| Arc::ptr_eq(own, host)))
+    }
+
+    /// A host is nobody's any more.
+    pub(super) fn delete(&mut self, host: &Arc<Host>) {
+        host.set_removed();
+        self.membership.inc(stat::MEMBERSHIP_CHANGE);
+        self.picture(membership::without(&self.snapshot.hosts, host));
     }
 
     /// Health changed in that priority.

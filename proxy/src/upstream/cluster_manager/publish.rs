@@ -30,6 +30,14 @@ impl Inner {
             if !applied.changed {
                 cluster.updates().inc(stat::UPDATE_NO_REBUILD);
             }
+            let flags = cluster.config().flags();
+            let checked = cluster.wellness.as_ref().is_some_and(|wellness| wellness.checked);
+            (applied, checked, flags.ignore_health_on_host_removal)
+        });
+        let applied = applied.map(|(applied, checked, ignores_health)| {
+            if checked {
+                self.membership_changed(name, &applied, ignores_health);
+            }
             applied
         });
         let Some(applied) = applied.filter(|applied| applied.changed) else { return };
@@ -167,6 +175,7 @@ impl Inner {
     }
 
     pub(super) fn flush(&self) {
+        self.picture_stale();
         self.update_gauges();
         let (publisher, updates) = {
             let mut state = self.state.borrow_mut();

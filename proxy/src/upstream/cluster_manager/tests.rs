@@ -6,7 +6,7 @@ use nuncio_api::pb::envoy::config::endpoint::v3 as ep;
 use nuncio_core::net::Address;
 use nuncio_core::random::Rng;
 use nuncio_core::time::WallClock;
-use nuncio_core::upstream::{Choice, HealthFlag, HostSpec, LbContext};
+use nuncio_core::upstream::{Choice, HealthFlag, HealthFlags, HostSpec, LbContext};
 use nuncio_discovery::HostSource;
 use nuncio_discovery::dns::SharedResolvers;
 use nuncio_discovery::xds::Files;
@@ -321,7 +321,7 @@ async fn health_changes_the_picture_and_drains_the_host() {
     main.add(&fixed("c", &[1, 2])).unwrap();
     main.start();
     let host = main.manager.statuses()[0].snapshot.hosts.priorities[0].hosts[0].clone();
-    main.manager.set_health("c", &host, HealthFlags::default().with(HealthFlag::FailedActiveHc));
+    main.manager.set_health("c", &host, HealthFlags::default().with(HealthFlag::FailedActiveHc), "test");
     settle().await;
     assert_eq!(main.messages(), [1, 2]);
     assert_eq!([main.port("c"), main.port("c")], [Some(2), Some(2)]);

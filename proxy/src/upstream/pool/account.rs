@@ -41,6 +41,7 @@ impl ConnectionAccount {
     pub(super) fn begin(cluster: &Rc<ClusterLocal>, host: &Arc<Host>, priority: Priority, counted: Counted) -> Self {
         let stats = cluster.stats();
         stats.traffic.inc(stat::UPSTREAM_CX_TOTAL);
+        cluster.breakers().note_use();
         match counted {
             Counted::Http1 => stats.traffic.inc(stat::UPSTREAM_CX_HTTP1_TOTAL),
             Counted::Http2 => stats.traffic.inc(stat::UPSTREAM_CX_HTTP2_TOTAL),

@@ -101,7 +101,7 @@ fn failure(error: &io::Error, immediate: bool, bound: bool) -> (PoolFailureReaso
 }
 
 /// The system's words without Rust's number behind them.
-fn describe(error: &io::Error) -> String {
+pub(in crate::upstream) fn describe(error: &io::Error) -> String {
     let mut text = error.to_string();
     if error.raw_os_error().is_some()
         && let Some(at) = text.rfind(" (os error ")

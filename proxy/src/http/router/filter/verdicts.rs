@@ -63,6 +63,7 @@ impl Router {
         manager: &HttpConnectionManager,
     ) -> Heard {
         let raced = self.answering.take();
+        raced.map_or(&self.upstream, |at| &self.raced[at]).report_answer(head);
         let mut unwanted = false;
         if let Some(mut retry) = self.retry.take() {
             let context = &manager.worker.context;
@@ -374,20 +375,25 @@ impl Router {
             cluster.stats().retries.inc(counter);
         }
         if reset != Reset::MaxStreamDuration {
-            self.upstream.count_timeout();
+            self.upstream.count_timeout(self.timeout_status());
         }
         Expired::Failed(Failure::new(reset))
+    }
+
+    /// Of what the client gets if the time is up.
+    fn timeout_status(&self) -> u16 {
+        if self.timeouts.alt_response { 204 } else { 504 }
     }
 
     /// The route's time is up: every attempt that runs ends, and counts.
     fn end_attempts(&mut self) {
         self.retry = None;
         self.retry_at = None;
-        let status = if self.timeouts.alt_response { 204 } else { 504 };
+        let status = self.timeout_status();
         let raced = std::mem::take(&mut self.raced);
         let running = raced.iter().chain([&self.upstream]).filter(|attempt| attempt.is_under_way());
         for attempt in running {
-            attempt.count_timeout();
+            attempt.count_timeout(status);
             let Some(tally) = self.tally() else { continue };
             tally.count(stat::UPSTREAM_RQ_TIMEOUT, vhost_stat::UPSTREAM_RQ_TIMEOUT);
             if !attempt.is_answered() {
