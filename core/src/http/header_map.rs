@@ -5,7 +5,12 @@
 //! mutations have one view of a head; codecs write them in their own way. `host` never appears:
 //! codecs turn it into `:authority`.
 //!
-//! Lookups are linear: a head has ten to twenty fields, and a bloom word answers most misses.
+//! Lookups are linear over one-byte tags: a head has ten to twenty fields. Which tags occur is kept
+//! in 256 bits, so that a miss, which most lookups are, looks at no field.
+//!
+//! A codec that reads text may hand over a whole block ([`HeaderMap::adopt`]): it is copied once,
+//! and a field that is still as it came is written again by copying its line
+//! ([`HeaderMap::write_lines`]), neighbours together.
 
 use std::fmt;
 
@@ -16,8 +21,8 @@ use super::spelling::Spelling;
 pub struct HeaderMap {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
-    /// One bit per (length, first, last byte) of every name ever added: a miss here is a miss.
-    seen: u64,
+    /// One bit for the tag of every name ever added: a miss here is a miss.
+    seen: [u64; 4],
     /// Kept where somebody asked for it; boxed, since hardly anybody does.
     spelling: Option<Box<Spelling>>,
 }
@@ -28,7 +33,13 @@ struct Entry {
     value: u32,
     value_len: u32,
     name_len: u16,
+    tag: u8,
+    /// `bytes` holds this field as `name: value\r\n`, checked by the codec that read it.
+    line: bool,
 }
+
+/// `: ` and the line's end.
+const BETWEEN: usize = 2;
 
 /// What a recycled map may keep for the next stream.
 const KEEP_BYTES: usize = 16 * 1024;
@@ -55,18 +66,78 @@ impl HeaderMap {
     /// Adds a field at the end; the name is lower-cased.
     pub fn append(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (name, value) = (name.as_ref(), value.as_ref());
-        let Ok(name_len) = u16::try_from(name.len()) else { return };
         let at = self.bytes.len();
+        self.bytes.reserve(name.len() + value.len());
         self.bytes.extend_from_slice(name);
-        self.bytes[at..].make_ascii_lowercase();
-        self.seen |= bloom(&self.bytes[at..]);
+        lower(&mut self.bytes[at..]);
+        let tag = tag(&self.bytes[at..]);
         self.bytes.extend_from_slice(value);
-        self.entries.push(Entry {
-            name: at as u32,
-            name_len,
-            value: (at + name.len()) as u32,
-            value_len: value.len() as u32,
-        });
+        self.push(at, name.len(), value.len(), tag);
+    }
+
+    /// Adds a field whose name is in lower case already.
+    #[inline]
+    fn append_lower(&mut self, name: &str, value: &[u8]) {
+        let at = self.bytes.len();
+        self.bytes.reserve(name.len() + value.len());
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.extend_from_slice(value);
+        self.push(at, name.len(), value.len(), tag(name.as_bytes()));
+    }
+
+    /// A field that was laid at `at`.
+    fn push(&mut self, at: usize, name_len: usize, value_len: usize, tag: u8) {
+        let Ok(name_len) = u16::try_from(name_len) else { return };
+        self.see(tag);
+        let (name, value_len) = (at as u32, value_len as u32);
+        self.entries.push(Entry { name, name_len, value: name + u32::from(name_len), value_len, tag, line: false });
+    }
+
+    #[inline]
+    fn see(&mut self, tag: u8) {
+        self.seen[usize::from(tag >> 6)] |= 1 << (tag & 63);
+    }
+
+    /// Takes a block of field lines over, whose fields are then named one by one. What the block
+    /// holds must have been checked: names are tokens, values hold no control characters.
+    pub fn adopt<'b>(&mut self, block: &'b [u8]) -> Adopted<'_, 'b> {
+        let base = self.bytes.len();
+        self.bytes.extend_from_slice(block);
+        Adopted { map: self, block, base }
+    }
+
+    /// The fields that are neither pseudo headers nor in `but`.
+    pub fn iter_without<'a>(&'a self, but: &'a NameList) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + 'a {
+        self.entries.iter().filter(|e| !self.is_left_out(e, but)).map(|e| (self.name(e), self.value(e)))
+    }
+
+    #[inline]
+    fn is_left_out(&self, e: &Entry, but: &NameList) -> bool {
+        e.name_len == 0 || self.bytes[e.name as usize] == b':' || but.holds(e.tag, self.name(e))
+    }
+
+    /// Writes the fields of [`iter_without`](Self::iter_without): as the line that came, if it is as it came, else by
+    /// `write`.
+    pub fn write_lines(&self, out: &mut Vec<u8>, but: &NameList, mut write: impl FnMut(&mut Vec<u8>, &[u8], &[u8])) {
+        let mut run = 0..0;
+        for e in &self.entries {
+            if self.is_left_out(e, but) {
+                continue;
+            }
+            let end = (e.value + e.value_len) as usize + BETWEEN;
+            if e.line && run.end == e.name as usize {
+                run.end = end;
+                continue;
+            }
+            out.extend_from_slice(&self.bytes[run.clone()]);
+            run = 0..0;
+            if e.line {
+                run = e.name as usize..end;
+            } else {
+                write(out, self.name(e), self.value(e));
+            }
+        }
+        out.extend_from_slice(&self.bytes[run]);
     }
 
     /// The first value of `name` (lower case).
@@ -81,9 +152,9 @@ impl HeaderMap {
     }
 
     pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> + 'a {
-        let maybe = self.seen & bloom(name.as_bytes()) != 0;
-        let entries: &[Entry] = if maybe { &self.entries } else { &[] };
-        entries.iter().filter(move |e| self.name(e) == name.as_bytes()).map(|e| self.value(e))
+        let tag = tag(name.as_bytes());
+        let entries: &[Entry] = if self.has_seen(tag) { &self.entries } else { &[] };
+        entries.iter().filter(move |e| e.tag == tag && self.name(e) == name.as_bytes()).map(|e| self.value(e))
     }
 
     /// All values of `name` joined by `separator`; borrows when there is one.
@@ -99,6 +170,7 @@ impl HeaderMap {
         Some(out.into())
     }
 
+    #[inline]
     pub fn contains(&self, name: &str) -> bool {
         self.position(name).is_some()
     }
@@ -106,7 +178,7 @@ impl HeaderMap {
     /// The field has this one value: the first is overwritten in place, others go.
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
-        let Some(i) = self.position(name) else { return self.append(name, value) };
+        let Some(i) = self.position(name) else { return self.append_lower(name, value) };
         let old = self.entries[i];
         if value.len() <= old.value_len as usize {
             let at = old.value as usize;
@@ -116,7 +188,8 @@ impl HeaderMap {
             self.bytes.extend_from_slice(value);
         }
         self.entries[i].value_len = value.len() as u32;
-        if self.entries[i + 1..].iter().any(|e| self.name(e) == name.as_bytes()) {
+        self.entries[i].line = false;
+        if self.entries[i + 1..].iter().any(|e| e.tag == old.tag && self.name(e) == name.as_bytes()) {
             let mut at = 0;
             self.retain(|n, _| {
                 at += 1;
@@ -128,7 +201,7 @@ impl HeaderMap {
     /// Appends `value` to the first value of `name`, after `separator`; adds the field if absent.
     pub fn append_to_value(&mut self, name: &str, separator: &str, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
-        let Some(i) = self.position(name) else { return self.append(name, value) };
+        let Some(i) = self.position(name) else { return self.append_lower(name, value) };
         let e = self.entries[i];
         let at = self.bytes.len();
         self.bytes.extend_from_within(e.value as usize..(e.value + e.value_len) as usize);
@@ -138,6 +211,7 @@ impl HeaderMap {
         self.bytes.extend_from_slice(value);
         self.entries[i].value = at as u32;
         self.entries[i].value_len = (self.bytes.len() - at) as u32;
+        self.entries[i].line = false;
     }
 
     pub fn set_u64(&mut self, name: &str, value: u64) {
@@ -146,12 +220,26 @@ impl HeaderMap {
     }
 
     /// Removes every field called `name`; says whether there was one.
+    #[inline]
     pub fn remove(&mut self, name: &str) -> bool {
-        if self.position(name).is_none() {
-            return false;
+        let tag = tag(name.as_bytes());
+        self.has_seen(tag) && self.remove_seen(name, tag)
+    }
+
+    #[inline(never)]
+    fn remove_seen(&mut self, name: &str, tag: u8) -> bool {
+        let (bytes, before) = (&self.bytes, self.entries.len());
+        self.entries.retain(|e| e.tag != tag || &bytes[e.name_range()] != name.as_bytes());
+        self.entries.len() < before
+    }
+
+    /// Removes the fields of `names` at once.
+    pub fn remove_all(&mut self, names: &NameList) {
+        if self.seen.iter().zip(&names.tags).all(|(seen, listed)| seen & listed == 0) {
+            return;
         }
-        self.retain(|n, _| n != name.as_bytes());
-        true
+        let bytes = &self.bytes;
+        self.entries.retain(|e| !names.holds(e.tag, &bytes[e.name_range()]));
     }
 
     /// Keeps the fields for which `keep(name, value)`.
@@ -189,7 +277,7 @@ impl HeaderMap {
         }
         self.bytes.clear();
         self.entries.clear();
-        self.seen = 0;
+        self.seen = [0; 4];
         if self.bytes.capacity() > KEEP_BYTES {
             self.bytes = Vec::new();
         }
@@ -200,10 +288,16 @@ impl HeaderMap {
 
     #[inline]
     fn position(&self, name: &str) -> Option<usize> {
-        if self.seen & bloom(name.as_bytes()) == 0 {
+        let tag = tag(name.as_bytes());
+        if !self.has_seen(tag) {
             return None;
         }
-        self.entries.iter().position(|e| self.name(e) == name.as_bytes())
+        self.entries.iter().position(|e| e.tag == tag && self.name(e) == name.as_bytes())
+    }
+
+    #[inline]
+    fn has_seen(&self, tag: u8) -> bool {
+        self.seen[usize::from(tag >> 6)] & (1 << (tag & 63)) != 0
     }
 
     #[inline]
@@ -227,12 +321,114 @@ impl Entry {
     }
 }
 
-#[inline]
-fn bloom(name: &[u8]) -> u64 {
-    match (name.first(), name.last()) {
-        (Some(a), Some(z)) => 1 << ((name.len() ^ (usize::from(*a) << 1) ^ (usize::from(*z) << 3)) & 63),
-        _ => 1,
+/// Names that are looked for together.
+pub struct NameList {
+    names: &'static [&'static str],
+    tags: [u64; 4],
+}
+
+impl NameList {
+    pub const fn new(names: &'static [&'static str]) -> Self {
+        let mut tags = [0u64; 4];
+        let mut i = 0;
+        while i < names.len() {
+            let tag = tag(names[i].as_bytes());
+            tags[(tag >> 6) as usize] |= 1 << (tag & 63);
+            i += 1;
+        }
+        Self { names, tags }
     }
+
+    #[inline]
+    fn holds(&self, tag: u8, name: &[u8]) -> bool {
+        self.tags[usize::from(tag >> 6)] & (1 << (tag & 63)) != 0 && self.names.iter().any(|n| n.as_bytes() == name)
+    }
+}
+
+/// A block of field lines in a map's arena, see [`HeaderMap::adopt`].
+pub struct Adopted<'m, 'b> {
+    map: &'m mut HeaderMap,
+    block: &'b [u8],
+    /// Where the block begins in the arena.
+    base: usize,
+}
+
+impl<'b> Adopted<'_, 'b> {
+    /// Adds a field whose name and value are parts of the block; others are copied.
+    pub fn field(&mut self, name: &'b [u8], value: &'b [u8]) {
+        let block = self.block.as_ptr() as usize;
+        let at = (name.as_ptr() as usize).wrapping_sub(block);
+        let value_at = (value.as_ptr() as usize).wrapping_sub(block);
+        let (name_end, value_end) = (at.wrapping_add(name.len()), value_at.wrapping_add(value.len()));
+        let Ok(name_len) = u16::try_from(name.len()) else { return };
+        if name_end > self.block.len() || value_end > self.block.len() || at > name_end || value_at > value_end {
+            return self.map.append(name, value);
+        }
+        let line = name_end + BETWEEN == value_at
+            && self.block[name_end..value_at] == *b": "
+            && self.block[value_end..].starts_with(b"\r\n");
+        lower_at(&mut self.map.bytes, self.base + at, name.len());
+        let tag = tag(&self.map.bytes[self.base + at..self.base + name_end]);
+        self.map.see(tag);
+        self.map.entries.push(Entry {
+            name: (self.base + at) as u32,
+            name_len,
+            value: (self.base + value_at) as u32,
+            value_len: value.len() as u32,
+            tag,
+            line,
+        });
+    }
+
+    /// Adds a field of the caller's own.
+    pub fn append(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        self.map.append(name, value);
+    }
+}
+
+/// Makes `len` bytes at `at` lower case, eight at a time; names are too short for what the compiler makes of slices.
+fn lower_at(bytes: &mut [u8], at: usize, len: usize) {
+    if len >= 8 {
+        return lower(&mut bytes[at..at + len]);
+    }
+    match bytes[at..].first_chunk_mut::<8>() {
+        // Only the bits of the name's own bytes.
+        Some(word) => *word = lowered(u64::from_le_bytes(*word), (1 << (8 * len)) - 1),
+        None => bytes[at..at + len].make_ascii_lowercase(),
+    }
+}
+
+fn lower(name: &mut [u8]) {
+    let Some(last) = name.len().checked_sub(8) else { return name.make_ascii_lowercase() };
+    let mut at = 0;
+    loop {
+        let word = name[at..].first_chunk_mut::<8>().expect("the last word begins eight bytes before the end");
+        *word = lowered(u64::from_le_bytes(*word), u64::MAX);
+        if at == last {
+            return;
+        }
+        at = (at + 8).min(last);
+    }
+}
+
+#[inline]
+fn lowered(bytes: u64, mask: u64) -> [u8; 8] {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    let low = bytes & (EACH * 0x7f);
+    // The high bit of a byte says: at least `A`; more than `Z`; ASCII. No sum leaves its byte.
+    let capital = (low + EACH * (0x80 - b'A' as u64)) & !(low + EACH * (0x7f - b'Z' as u64)) & !bytes & (EACH * 0x80);
+    (bytes | (capital & mask) >> 2).to_le_bytes()
+}
+
+/// A name's byte in the set of those seen.
+#[inline]
+const fn tag(name: &[u8]) -> u8 {
+    let n = name.len();
+    if n == 0 {
+        return 0;
+    }
+    let mixed = (name[0] as u32) | (name[n / 2] as u32) << 8 | (name[n - 1] as u32) << 16 | (n as u32) << 24;
+    (mixed.wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
 /// `value` in decimal digits, written at the end of `buf`.
@@ -292,6 +488,24 @@ mod tests {
     }
 
     #[test]
+    fn names_of_every_length_and_byte_become_lower_case() {
+        for len in 1..40 {
+            for byte in 0..=255u8 {
+                let mut name = vec![b'Q'; len];
+                name[len / 2] = byte;
+                let mut swift = name.clone();
+                lower(&mut swift);
+                assert_eq!(swift, name.to_ascii_lowercase());
+                for around in [0, 9] {
+                    let mut bytes = [vec![b'Z'; around], name.clone(), vec![b'Z'; around]].concat();
+                    lower_at(&mut bytes, around, len);
+                    assert_eq!(bytes, [vec![b'Z'; around], name.to_ascii_lowercase(), vec![b'Z'; around]].concat());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn remove_takes_every_value() {
         let mut m = map();
         assert!(m.remove("a"));
@@ -306,6 +520,64 @@ mod tests {
         m.append_to_value("z", ", ", "8");
         assert_eq!(m.get("b"), Some(&b"2, 9"[..]));
         assert_eq!(m.get("z"), Some(&b"8"[..]));
+    }
+
+    #[test]
+    fn listed_names_go_together_and_nothing_else() {
+        static LIST: NameList = NameList::new(&["a", "x-gone"]);
+        let mut m = map();
+        m.append("x-gone", "1");
+        m.append("x-stays", "2");
+        m.remove_all(&LIST);
+        assert_eq!(m.iter().map(|(n, _)| n).collect::<Vec<_>>(), [&b"b"[..], b"x-stays"]);
+    }
+
+    fn written(m: &HeaderMap) -> String {
+        let mut out = Vec::new();
+        m.write_lines(&mut out, &NameList::new(&["skip"]), |out, n, v| {
+            out.extend_from_slice(b"<");
+            out.extend_from_slice(n);
+            out.extend_from_slice(b"=");
+            out.extend_from_slice(v);
+            out.extend_from_slice(b">");
+        });
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn adopted_lines_are_written_as_they_came_and_changed_ones_anew() {
+        let block = b"Aa: 1\r\nSkip: 2\r\nbb: 3\r\nc:4\r\nd: 5 \r\ne: 6\nf: 7\r\n\r\n";
+        let part = |text: &str| {
+            let at = find(block, text.as_bytes());
+            &block[at..at + text.len()]
+        };
+        let mut m = HeaderMap::new();
+        m.append(":path", "/");
+        let mut adopted = m.adopt(block);
+        for (n, v) in [("Aa", "1"), ("Skip", "2"), ("bb", "3"), ("c", "4"), ("d", "5"), ("e", "6"), ("f", "7")] {
+            adopted.field(part(n), part(v));
+        }
+        adopted.append("te", "trailers");
+        assert_eq!(m.get("aa"), Some(&b"1"[..]));
+        // No blank, a blank too many, a bare LF: these are written anew.
+        assert_eq!(written(&m), "aa: 1\r\nbb: 3\r\n<c=4><d=5><e=6>f: 7\r\n<te=trailers>");
+        m.set("bb", "");
+        m.append_to_value("f", ",", "8");
+        assert!(m.remove("aa"));
+        assert_eq!(written(&m), "<bb=><c=4><d=5><e=6><f=7,8><te=trailers>");
+        assert_eq!(m.byte_size(), 5 + 1 + 4 + 1 + 2 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 3 + 2 + 8);
+    }
+
+    #[test]
+    fn a_field_from_elsewhere_is_copied() {
+        let mut m = HeaderMap::new();
+        m.adopt(b"x: y\r\n").field(b"Other", b"z");
+        assert_eq!(m.get("other"), Some(&b"z"[..]));
+        assert_eq!(written(&m), "<other=z>");
+    }
+
+    fn find(hay: &[u8], needle: &[u8]) -> usize {
+        hay.windows(needle.len()).position(|w| w == needle).unwrap()
     }
 
     #[test]

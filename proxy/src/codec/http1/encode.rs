@@ -4,7 +4,7 @@
 //! looked at again before it is written: whatever a filter, an authorizer or an HTTP/2 client
 //! put into a head, it cannot end a line.
 
-use nuncio_core::http::header_map::decimal;
+use nuncio_core::http::header_map::{NameList, decimal};
 use nuncio_core::http::{Framing, HeaderMap, RequestHead, ResponseHead, Version};
 
 use super::fields;
@@ -80,10 +80,12 @@ fn write_request_head(
     out.extend_from_slice(target);
     out.extend_from_slice(b" HTTP/1.1\r\n");
     write_field(out, b"host", authority, names)?;
-    for (name, value) in head.headers.iter() {
-        if !is_rebuilt(name, upgrade) && name != b"host" {
-            write_field(out, name, value, names)?;
-        }
+    let mut unwritable = None;
+    write_passing(out, &head.headers, names, rebuilt(upgrade), |_, e| {
+        unwritable.get_or_insert(e);
+    });
+    if let Some(e) = unwritable {
+        return Err(e);
     }
     let outgoing = if upgrade || kind == MethodKind::Connect {
         Outgoing::Tunnel
@@ -241,46 +243,103 @@ pub(crate) fn chunk_line(len: usize, buf: &mut [u8; 18]) -> &[u8] {
 }
 
 fn write_fields(out: &mut Vec<u8>, headers: &HeaderMap, upgrade: bool, names: Names<'_>) {
-    for (name, value) in headers.iter() {
-        if is_rebuilt(name, upgrade) {
-            continue;
-        }
+    write_passing(out, headers, names, rebuilt(upgrade), |name, Unwritable(what)| {
         // A field that cannot be written is worth less than a response.
-        if write_field(out, name, value, names).is_err() {
-            tracing::debug!(name = %name.escape_ascii(), "a header that cannot be written was left out");
+        tracing::debug!(name = %name.escape_ascii(), "a field that cannot be written was left out: {what}");
+    });
+}
+
+/// Writes the fields, but those that are `rebuilt`. A line that was checked when it was read, and not changed since, is copied.
+fn write_passing(
+    out: &mut Vec<u8>,
+    headers: &HeaderMap,
+    names: Names<'_>,
+    rebuilt: &NameList,
+    mut unwritable: impl FnMut(&[u8], Unwritable),
+) {
+    if names.are_lower() {
+        headers.write_lines(out, rebuilt, |out, name, value| {
+            if let Err(e) = write_field(out, name, value, names) {
+                unwritable(name, e);
+            }
+        });
+        return;
+    }
+    for (name, value) in headers.iter_without(rebuilt) {
+        if let Err(e) = write_field(out, name, value, names) {
+            unwritable(name, e);
         }
     }
 }
 
 /// Fields that this codec writes from what it knows, or does not pass on.
-fn is_rebuilt(name: &[u8], upgrade: bool) -> bool {
-    if name.is_empty() || name[0] == b':' {
-        return true;
-    }
-    match name.len() {
-        7 if name == b"upgrade" => !upgrade,
-        10 if name == b"connection" => !upgrade,
-        10 => name == b"keep-alive",
-        14 => name == b"content-length",
-        16 => name == b"proxy-connection",
-        17 => name == b"transfer-encoding",
-        _ => false,
-    }
+fn rebuilt(upgrade: bool) -> &'static NameList {
+    static ALWAYS: NameList =
+        NameList::new(&["content-length", "host", "keep-alive", "proxy-connection", "transfer-encoding"]);
+    static UNLESS_UPGRADED: NameList = NameList::new(&[
+        "connection",
+        "content-length",
+        "host",
+        "keep-alive",
+        "proxy-connection",
+        "transfer-encoding",
+        "upgrade",
+    ]);
+    if upgrade { &ALWAYS } else { &UNLESS_UPGRADED }
 }
 
 fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8], names: Names<'_>) -> Result<(), Unwritable> {
-    if name.is_empty() || !name.iter().all(|&b| is_token(b)) {
+    if !is_name(name) {
         return Err(Unwritable("header name"));
     }
-    // No early exit, so that it is done many bytes at a time.
-    if value.iter().fold(false, |bad, &b| bad | (b < b' ' && b != b'\t') | (b == 0x7f)) {
+    if has_controls(value) {
         return Err(Unwritable("header value"));
     }
+    out.reserve(name.len() + value.len() + 4);
     names.write(out, name);
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
     Ok(())
+}
+
+const EACH: u64 = 0x0101_0101_0101_0101;
+const HIGH: u64 = EACH * 0x80;
+
+/// Whole words of `bytes`, and its last eight bytes; what is shorter is an `Err`.
+fn words(bytes: &[u8]) -> Result<impl Iterator<Item = u64>, &[u8]> {
+    let last = bytes.last_chunk::<8>().ok_or(bytes)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    Ok(words.iter().chain([last]).map(|w| u64::from_le_bytes(*w)))
+}
+
+/// A token (RFC 9110 5.6.2). Almost all names are lower case letters, digits and dashes.
+fn is_name(name: &[u8]) -> bool {
+    let usual = words(name).is_ok_and(|mut words| {
+        words.all(|word| {
+            let low = word & !HIGH;
+            // The high bit of a byte: at least the first, and no more than the last. No sum leaves its byte.
+            let within = |first: u8, last: u8| {
+                (low + EACH * (0x80 - u64::from(first))) & !(low + EACH * (0x7f - u64::from(last)))
+            };
+            (within(b'a', b'z') | within(b'0', b'9') | within(b'-', b'-')) & !word & HIGH == HIGH
+        })
+    });
+    usual || (!name.is_empty() && name.iter().all(|&b| is_token(b)))
+}
+
+/// Whether a byte is a control character other than tab.
+fn has_controls(value: &[u8]) -> bool {
+    let control = |b: u8| (b < b' ' && b != b'\t') || b == 0x7f;
+    match words(value) {
+        Err(short) => short.iter().any(|&b| control(b)),
+        Ok(mut words) => words.any(|word| {
+            let low = word & !HIGH;
+            // The high bit of a byte: ASCII, and below blank or DEL.
+            let suspect = !(low + EACH * (0x80 - u64::from(b' '))) | (low + EACH);
+            suspect & !word & HIGH != 0 && word.to_le_bytes().iter().any(|&b| control(b))
+        }),
+    }
 }
 
 fn write_length(out: &mut Vec<u8>, n: u64, names: Names<'_>) {
@@ -366,5 +425,28 @@ pub(crate) fn reason(status: u16) -> &'static str {
         511 => "Network Authentication Required",
         599 => "Last Unassigned Server Error Code",
         _ => "Unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{has_controls, is_name, is_token};
+
+    #[test]
+    fn what_may_not_be_written_is_found_wherever_it_stands() {
+        for len in 1..20 {
+            for at in 0..len {
+                for byte in 0..=255u8 {
+                    let mut value = vec![if at % 2 == 0 { b'a' } else { 0xff }; len];
+                    value[at] = byte;
+                    assert_eq!(
+                        has_controls(&value),
+                        byte.is_ascii_control() && byte != b'\t',
+                        "{byte} at {at} of {len}"
+                    );
+                }
+            }
+        }
+        assert!(!has_controls(b"") && !has_controls(b"\t\t\t\t\t\t\t\t") && has_controls(b"\t\0\t\t\t\t\t\t"));
     }
 }

@@ -90,6 +90,11 @@ impl<'h> Names<'h> {
         Self { proper: case == HeaderCase::Proper, spelling: headers.spelling() }
     }
 
+    /// Every name is written as our types hold it.
+    pub(super) fn are_lower(self) -> bool {
+        !self.proper && self.spelling.is_none()
+    }
+
     pub(super) fn write(self, out: &mut Vec<u8>, name: &[u8]) {
         let mut proper = self.proper;
         if let Some(spelling) = self.spelling {

@@ -153,7 +153,8 @@ pub(crate) fn parse_request(
         if fields_at + len > options.max_head_bytes {
             return Err(RequestError::TOO_LARGE);
         }
-        let parsed = read_fields(&line, &target, fields, options, head)?;
+        let block = &bytes[fields_at..fields_at + len];
+        let parsed = read_fields(&line, &target, block, fields, options, head)?;
         Ok(ParsedRequest { head_len: fields_at + len, ..parsed })
     })?;
     match parsed {
@@ -274,6 +275,7 @@ fn is_host_and_port(target: &[u8]) -> bool {
 fn read_fields(
     line: &RequestLine<'_>,
     target: &Target<'_>,
+    block: &[u8],
     fields: &[Header<'_>],
     options: &ServerOptions,
     head: &mut RequestHead,
@@ -298,7 +300,7 @@ fn read_fields(
     if let Some(authority) = authority {
         map.append(":authority", authority);
     }
-    append_plain(fields, &special, framing, options, map);
+    append_plain(block, fields, &special, framing, options, map);
     nominated(fields, &special, map)?;
     if authority.is_none() {
         return Err(RequestError::NO_HOST);
@@ -418,20 +420,22 @@ fn authority<'b>(
 }
 
 /// Appends what is passed on: not hop-by-hop fields, and of `te` only `trailers`.
-fn append_plain(
-    fields: &[Header<'_>],
-    s: &Special<'_>,
+fn append_plain<'b>(
+    block: &'b [u8],
+    fields: &[Header<'b>],
+    s: &Special<'b>,
     framing: Framing,
     options: &ServerOptions,
     map: &mut HeaderMap,
 ) {
+    let mut map = map.adopt(block);
     let drop_underscores = s.underscores > 0;
     let h2c = s.connection.upgrade && !s.is_upgrade();
     for field in fields {
         match kind(field.name) {
             Kind::Plain if drop_underscores && field.name.contains('_') => {}
             Kind::Plain if h2c && field.name.eq_ignore_ascii_case("http2-settings") => {}
-            Kind::Plain => map.append(field.name, field.value),
+            Kind::Plain => map.field(field.name.as_bytes(), field.value),
             Kind::ContentLength => {
                 // For logs and matchers; what is written anew comes from the framing.
                 if let Framing::Length(n) = framing {

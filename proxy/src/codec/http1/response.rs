@@ -52,6 +52,7 @@ enum Kind {
     HopByHop,
 }
 
+#[inline]
 fn kind(name: &str) -> Kind {
     let is = |other: &str| name.eq_ignore_ascii_case(other);
     match name.len() {
@@ -90,7 +91,8 @@ pub(crate) fn parse_response(
         head.status = status;
         head.version = version;
         options.header_case.keep(&mut head.headers, fields.iter().map(|f| f.name), reason);
-        let parsed = read_fields(fields, asked, options, head)?;
+        let block = &bytes[fields_at..fields_at + len];
+        let parsed = read_fields(block, fields, asked, options, head)?;
         Ok(ParsedResponse { head_len: fields_at + len, ..parsed })
     })?;
     match parsed {
@@ -123,14 +125,21 @@ fn parse_status_line(line: &[u8]) -> Result<(Version, u16, &[u8]), UpstreamError
 }
 
 fn read_fields(
+    block: &[u8],
     fields: &[Header<'_>],
     asked: Asked,
     options: &ClientOptions,
     head: &mut ResponseHead,
 ) -> Result<ParsedResponse, UpstreamError> {
     let mut s = Special::default();
-    for field in fields {
-        match kind(field.name) {
+    // One bit for each of the first fields that is not plain.
+    let mut noted = 0u64;
+    for (i, field) in fields.iter().enumerate() {
+        let kind = kind(field.name);
+        if kind != Kind::Plain && i < 64 {
+            noted |= 1 << i;
+        }
+        match kind {
             Kind::ContentLength => s.two_lengths |= s.length.replace(field.value).is_some(),
             Kind::TransferEncoding => s.two_transfer_encodings |= s.transfer_encoding.replace(field.value).is_some(),
             Kind::Connection => s.connection.add(field.value),
@@ -144,15 +153,17 @@ fn read_fields(
     }
     let tunnel = connected || switched;
     head.framing = framing(&s, head.status, tunnel, options)?;
-    for field in fields {
-        match kind(field.name) {
-            Kind::Plain => head.headers.append(field.name, field.value),
+    let mut headers = head.headers.adopt(block);
+    for (i, field) in fields.iter().enumerate() {
+        let kind = if i < 64 && noted & (1 << i) == 0 { Kind::Plain } else { kind(field.name) };
+        match kind {
+            Kind::Plain => headers.field(field.name.as_bytes(), field.value),
             Kind::ContentLength => {
                 if let Framing::Length(n) = head.framing {
-                    head.headers.append("content-length", decimal(n, &mut [0; 20]));
+                    headers.append("content-length", decimal(n, &mut [0; 20]));
                 }
             }
-            Kind::Upgrade | Kind::Connection if switched => head.headers.append(field.name, field.value),
+            Kind::Upgrade | Kind::Connection if switched => headers.append(field.name, field.value),
             _ => {}
         }
     }

@@ -351,7 +351,9 @@ impl ActiveStream {
     ) -> Poll<End> {
         loop {
             let decoded = self.poll_decode(cx, down, manager, scratch);
-            let encoded = self.poll_encode(cx, down, manager, scratch);
+            // Nothing was asked of an upstream yet, so nothing can answer.
+            let early = decoded.is_ready() && self.is_before_body();
+            let encoded = if early { Poll::Pending } else { self.poll_encode(cx, down, manager, scratch) };
             if let Encode::Done(end) = self.encode {
                 return Poll::Ready(end);
             }
@@ -376,6 +378,11 @@ impl ActiveStream {
             return Poll::Ready(self.client_left(&reason, manager));
         }
         Poll::Pending
+    }
+
+    /// The request moves towards its upstream, and no response is under way.
+    fn is_before_body(&self) -> bool {
+        matches!(self.encode, Encode::Wait) && matches!(self.decode, Decode::Head | Decode::Route | Decode::Open)
     }
 
     /// Nobody reads the request now, so only a look at the socket can tell that the client left.
