@@ -6,6 +6,7 @@
 
 mod conformance;
 mod downgrade;
+mod grpc;
 #[path = "../wire/running.rs"]
 #[allow(dead_code)]
 mod running;

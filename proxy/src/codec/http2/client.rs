@@ -39,6 +39,10 @@ pub struct ClientDriver {
     failed: bool,
 }
 
+/// Streams that an upstream may be taken to allow before it has said how many: RFC 9113 §6.5.2 wants no fewer. More of
+/// them would wait on the connection for others to end, perhaps for ever.
+const UNTOLD_STREAMS: usize = 100;
+
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientEnd {
@@ -77,6 +81,7 @@ impl ClientConn {
                 .initial_connection_window_size(http2.initial_connection_window.max(65_535))
                 .max_header_list_size(head_list_size(options.max_head_bytes, options.max_headers))
                 .max_send_buffer_size(MAX_SEND_BUFFER)
+                .initial_max_send_streams(UNTOLD_STREAMS)
                 .handshake(guard),
         );
         // It only writes, and what is written is gathered: it does not wait.
@@ -129,6 +134,11 @@ impl ClientConn {
     pub fn max_streams(&self) -> u32 {
         let theirs = u32::try_from(self.send.current_max_send_streams()).unwrap_or(u32::MAX);
         self.options.http2.max_concurrent_streams.min(theirs)
+    }
+
+    /// The upstream has said its settings.
+    pub fn is_settled(&self) -> bool {
+        self.shared.settled.get()
     }
 
     /// Streams whose objects are alive.

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::flood::{Fault, FaultKind, Inbound};
-use super::scan::{END_STREAM, Frame, Scan, kind};
+use super::scan::{ACK, END_STREAM, Frame, Scan, kind};
 use super::shared::{HEADS_AT_ONCE, Shared};
 use crate::codec::Buffers;
 
@@ -106,6 +106,7 @@ impl GuardedIo {
             match frame.kind {
                 kind::HEADERS if *server => *has_heads = true,
                 kind::DATA => shared.body_received.set(shared.body_received.get() + u64::from(frame.len)),
+                kind::SETTINGS if !frame.has(ACK) => shared.settled.set(true),
                 kind::GOAWAY => {
                     shared.going_away.set(true);
                     shared.wake_driver();

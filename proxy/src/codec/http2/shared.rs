@@ -52,6 +52,8 @@ pub(super) struct Shared {
     streams: Cell<u32>,
     /// The peer closed its side.
     pub(super) eof: Cell<bool>,
+    /// The peer said its settings.
+    pub(super) settled: Cell<bool>,
     /// The peer said GOAWAY.
     pub(super) going_away: Cell<bool>,
     /// A ping is wanted before more is sent.
@@ -81,6 +83,7 @@ impl Shared {
             heads_held: Cell::new(false),
             streams: Cell::new(0),
             eof: Cell::new(false),
+            settled: Cell::new(false),
             going_away: Cell::new(false),
             ping_wanted: Cell::new(false),
             ended: RefCell::default(),

@@ -189,7 +189,9 @@ impl Http2Pool {
     fn connect_for_pending(self: &Rc<Self>) {
         {
             let state = self.state.borrow();
-            if state.pending.is_empty() || state.connecting > 0 {
+            // One that has not said yet how many requests it takes may take them all: its task asks again.
+            let unknown = state.connecting > 0 || state.open.iter().any(|member| !member.is_settled());
+            if state.pending.is_empty() || unknown {
                 return;
             }
             let limits = self.cluster.config().thresholds(self.priority);

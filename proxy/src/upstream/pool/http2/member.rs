@@ -51,6 +51,11 @@ impl Member {
         self.conn.borrow().as_ref().is_some_and(|conn| !conn.is_closing() && self.streams.get() < conn.max_streams())
     }
 
+    /// How many requests it takes is known.
+    pub(super) fn is_settled(&self) -> bool {
+        self.conn.borrow().as_ref().is_none_or(ClientConn::is_settled)
+    }
+
     /// A request begins; how many there were, with it.
     pub(super) fn begin(&self) -> u32 {
         self.streams.set(self.streams.get() + 1);
