@@ -1,7 +1,6 @@
 //! The wall between bytes and messages: everything above it sees heads, chunks and trailers;
 //! nothing above it sees a framing header, a frame, or a codec library.
 
-pub mod buffers;
 pub mod http1;
 pub mod http2;
 mod syntax;
@@ -10,7 +9,7 @@ use std::io;
 
 use nuncio_core::http::{Chunk, HeaderMap};
 
-pub use buffers::Buffers;
+pub use crate::net::Buffers;
 
 /// One event of a body. After `Trailers` or `End` there is nothing more.
 #[derive(Debug)]

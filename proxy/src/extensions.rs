@@ -5,7 +5,7 @@ use nuncio_api::support::Entry;
 use nuncio_discovery::HostSourceFactory;
 
 use crate::network::{self, NetworkExtensions};
-use crate::{access_log, admin, codec, format, http, listener, server, stats_sink, upstream};
+use crate::{access_log, admin, codec, format, http, listener, server, stats_sink, tls, upstream};
 
 /// The extensions of one build.
 pub struct Extensions {
@@ -23,7 +23,7 @@ pub fn standard() -> Extensions {
     Extensions {
         network: NetworkExtensions {
             listener_filters: listener::filters::factories(),
-            transport_sockets: Vec::new(),
+            transport_sockets: tls::socket_factories(),
             filters: network::filter_factories(),
             terminal: network::factories().into_iter().chain(http::factories(http_filters)).collect(),
         },
@@ -39,6 +39,7 @@ fn support() -> Support {
         nuncio_core::matcher::SUPPORTED,
         nuncio_core::runtime::SUPPORTED,
         nuncio_core::upstream::grpc::SUPPORTED,
+        tls::SUPPORTED,
         upstream::cluster::SUPPORTED,
         upstream::circuit_breaker::SUPPORTED,
         upstream::http_options::SUPPORTED,

@@ -8,6 +8,7 @@
 //! - [`lifecycle`]: the state of the server and of its draining
 //! - [`stats_sink`]: all stats as text, for people and for scrapers
 //! - [`net`]: the sockets it opens
+//! - [`tls`]: certificates, and connections that are encrypted
 //! - [`codec`]: HTTP connections as our own types
 //! - [`format`](mod@format): `%COMMAND%` operators of logs, header mutations and local replies
 //! - [`access_log`]: which records are written, and the files they go to
@@ -36,5 +37,6 @@ pub mod net;
 pub mod network;
 pub mod server;
 pub mod stats_sink;
+pub mod tls;
 pub mod upstream;
 pub mod version;

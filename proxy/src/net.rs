@@ -4,6 +4,7 @@
 //! - [`bind`]: listening sockets, one for each worker or one shared
 //! - [`accept`]: a listening socket on a worker
 //! - [`connect`]: outgoing connections
+//! - [`buffers`]: what a worker lends to whoever reads or writes
 //! - [`interfaces`]: this machine's own addresses
 //! - [`original_dst`]: where an intercepted connection was meant to go
 //! - [`proxy_protocol`]: the header that tells whose connection it is
@@ -13,6 +14,7 @@
 
 pub mod accept;
 pub mod bind;
+pub mod buffers;
 pub mod connect;
 pub mod interfaces;
 pub mod limits;
@@ -24,5 +26,6 @@ pub mod sys;
 
 pub use accept::Acceptor;
 pub use bind::{BindOptions, BoundAddress, ListeningSocket};
+pub use buffers::Buffers;
 pub use connect::Sockets;
 pub use interfaces::{first_local_ip, has_address, hostname};

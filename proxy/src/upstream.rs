@@ -2,6 +2,7 @@
 //!
 //! - [`worker`]: what the layers above find on their thread
 //! - [`cluster`], [`lb_config`], [`http_options`], [`circuit_breaker`]: a cluster's configuration, checked, and its limits
+//! - [`transport`]: in clear text or by TLS
 //! - [`cluster_manager`]: all clusters on main; [`membership`]: what changed of their hosts
 //! - [`snapshot`]: what main publishes, and how it reaches the workers
 //! - [`thread_local`](mod@thread_local): a worker's clusters; here requests begin: choose a host, acquire a connection
@@ -23,6 +24,7 @@ pub mod snapshot;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod thread_local;
+pub mod transport;
 pub mod worker;
 
 pub use async_client::ClusterClient;

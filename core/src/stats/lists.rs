@@ -647,3 +647,30 @@ pub mod server {
         }
     }
 }
+
+/// `ssl.` below a listener or a cluster that has a TLS context, and what its transport socket counts beside.
+pub mod tls {
+    crate::stats! {
+        pub Ssl at ["ssl."] {
+            counter CONNECTION_ERROR;
+            counter FAIL_VERIFY_CERT_HASH;
+            counter FAIL_VERIFY_ERROR;
+            counter FAIL_VERIFY_NO_CERT;
+            counter FAIL_VERIFY_SAN;
+            counter HANDSHAKE;
+            counter NO_CERTIFICATE;
+            counter OCSP_STAPLE_FAILED;
+            counter OCSP_STAPLE_OMITTED;
+            counter OCSP_STAPLE_REQUESTS;
+            counter OCSP_STAPLE_RESPONSES;
+            counter SESSION_REUSED;
+        }
+    }
+    crate::stats! {
+        pub SocketFactory at ["client_ssl_socket_factory.", "server_ssl_socket_factory."] {
+            counter DOWNSTREAM_CONTEXT_SECRETS_NOT_READY;
+            counter SSL_CONTEXT_UPDATE_BY_SDS;
+            counter UPSTREAM_CONTEXT_SECRETS_NOT_READY;
+        }
+    }
+}

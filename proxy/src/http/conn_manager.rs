@@ -32,6 +32,7 @@ use crate::network::{Connection, TerminalFilter, TerminalFilterConfig};
 use crate::upstream::Worker;
 
 pub mod account;
+pub mod client_cert;
 pub mod config;
 pub mod connection;
 pub mod connection_http2;

@@ -112,7 +112,7 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
     // Main is gone only when the process ends.
     let stats = WorkerStats::new(move |birth| drop(events.send(MainEvent::StatsBorn(birth))));
     let (rng, buffers, connect) =
-        (Rng::from_os(), Rc::<Buffers>::default(), Rc::new(Sockets { descriptors: seed.descriptors }));
+        (Rng::from_os(), Buffers::of_this_thread(), Rc::new(Sockets { descriptors: seed.descriptors }));
     let clusters = Clusters::new(ClusterContext {
         connect: connect.clone(),
         buffers: buffers.clone(),

@@ -83,7 +83,7 @@ impl AsyncClient for ClusterClient {
     }
 }
 
-async fn call(cluster: &ThreadLocalCluster, mut request: AsyncRequest) -> Result<AsyncResponse, AsyncFailure> {
+async fn call(cluster: &Rc<ThreadLocalCluster>, mut request: AsyncRequest) -> Result<AsyncResponse, AsyncFailure> {
     request.head.framing = match (request.body.len(), request.head.framing) {
         (0, _) => Framing::None,
         (_, Framing::Streamed) => Framing::Streamed,
@@ -140,7 +140,7 @@ fn failed(host: &Host) {
 }
 
 async fn connection(
-    cluster: &ThreadLocalCluster,
+    cluster: &Rc<ThreadLocalCluster>,
     hash: Option<u64>,
     version: Version,
 ) -> Result<UpstreamStream, AsyncFailure> {
@@ -158,7 +158,7 @@ async fn connection(
             AsyncFailure::Connect(failure.to_string())
         }
     };
-    match cluster.stream(&host, Priority::Default, version) {
+    match cluster.stream(&host, Priority::Default, version, None) {
         AcquireStream::Ready(conn) => Ok(conn),
         AcquireStream::Pending(mut pending) => poll_fn(|cx| pending.poll(cx)).await.map_err(failure_of),
         AcquireStream::Failed(failure) => Err(failure_of(failure)),

@@ -19,15 +19,17 @@ use nuncio_core::time::duration;
 use nuncio_core::upstream::{ClusterInfo, HealthFlag, HealthFlags};
 
 use super::circuit_breaker::{Priority, Thresholds};
-use super::http_options::{self, HttpOptions};
+use super::http_options::{self, HttpOptions, UpstreamProtocol};
 use super::lb_config;
 pub use super::lb_config::{LbConfig, LbPolicy};
+use super::transport::{self, TransportSockets};
 use crate::net::options;
 
 supports!(CLUSTER = "envoy.config.cluster.v3.Cluster" {
     name, alt_stat_name, cluster_type, connect_timeout, per_connection_buffer_limit_bytes, load_assignment,
     max_requests_per_connection, circuit_breakers, common_http_protocol_options, http_protocol_options,
     typed_extension_protocol_options, wait_for_warm_on_init, upstream_bind_config, common_lb_config, transport_socket,
+    transport_socket_matches,
     metadata, upstream_connection_options, close_connections_on_host_health_failure, ignore_health_on_host_removal,
     load_balancing_policy, least_request_lb_config, round_robin_lb_config, ring_hash_lb_config, maglev_lb_config,
     lb_policy, lb_subset_config
@@ -90,6 +92,8 @@ pub static SUPPORTED: &[&Entry] = &[
     &TRACK,
     &PRECONNECT,
     &CLUSTER_MANAGER,
+    &transport::MATCH,
+    &transport::RAW_BUFFER,
 ];
 
 /// Everything about a cluster but its hosts.
@@ -101,6 +105,7 @@ pub struct ClusterConfig {
     pub http: Arc<HttpOptions>,
     thresholds: Option<Box<[Thresholds; 2]>>,
     connect: Option<Box<ConnectOptions>>,
+    transport: Option<Box<TransportSockets>>,
     rare: Option<Box<Rare>>,
 }
 
@@ -197,14 +202,16 @@ impl ClusterConfig {
         keep(lb_config::from_cluster(message).map(|read| lb = read));
         let mut connect = None;
         keep(connect_options(message, defaults).map(|read| connect = read));
-        keep(check_transport(message));
+        let mut transport = None;
+        keep(TransportSockets::from_cluster(message).map(|read| transport = read));
+        keep(check_negotiation(message, &http, transport.as_deref()));
         if !errors.is_empty() {
             return Err(errors);
         }
         let thresholds = message.circuit_breakers.as_ref().and_then(Thresholds::from_proto);
         let rare = rare(message);
         let info = Arc::new(info(message, added_via_api, &http));
-        Ok(Self { info, lb, http, thresholds, connect: connect.map(Box::new), rare })
+        Ok(Self { info, lb, http, thresholds, connect: connect.map(Box::new), transport, rare })
     }
 
     pub fn name(&self) -> &Arc<str> {
@@ -221,6 +228,11 @@ impl ClusterConfig {
     pub fn connect_options(&self) -> &ConnectOptions {
         static NONE: LazyLock<ConnectOptions> = LazyLock::new(ConnectOptions::default);
         self.connect.as_deref().unwrap_or(&NONE)
+    }
+
+    /// None: all in clear text.
+    pub fn transport(&self) -> Option<&TransportSockets> {
+        self.transport.as_deref()
     }
 
     fn rare(&self) -> &Rare {
@@ -283,18 +295,16 @@ fn rare(message: &pb::Cluster) -> Option<Box<Rare>> {
     (rare != Rare::DEFAULT).then(|| Box::new(rare))
 }
 
-/// Bytes go as they are.
-fn check_transport(message: &pb::Cluster) -> Result<(), ConfigError> {
-    use core_pb::transport_socket::ConfigType;
-    let Some(socket) = &message.transport_socket else { return Ok(()) };
-    let url = match &socket.config_type {
-        Some(ConfigType::TypedConfig(any)) => any.type_url.as_str(),
-        None => "",
-    };
-    if nuncio_api::any::type_name(url) == "envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer" {
+/// Who lets the handshake choose needs one.
+fn check_negotiation(
+    message: &pb::Cluster,
+    http: &HttpOptions,
+    transport: Option<&TransportSockets>,
+) -> Result<(), ConfigError> {
+    if http.protocol != UpstreamProtocol::Auto || transport.is_some_and(TransportSockets::is_tls_by_default) {
         return Ok(());
     }
-    let reason = format!("Didn't find a registered implementation for '{}' with type URL: '{url}'", socket.name);
+    let reason = format!("ALPN configured for cluster {} which has a non-ALPN transport socket", message.name);
     Err(ConfigError::new("transport_socket", reason))
 }
 

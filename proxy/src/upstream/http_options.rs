@@ -15,13 +15,20 @@ use crate::codec::http1::{ClientOptions, HeaderCase};
 use crate::codec::http2::{self, Http2Options};
 
 supports!(OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions" {
-    common_http_protocol_options, explicit_http_config, use_downstream_protocol_config
+    common_http_protocol_options, explicit_http_config, use_downstream_protocol_config, auto_config,
+    upstream_http_protocol_options
 });
 supports!(EXPLICIT = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.ExplicitHttpConfig" {
     http_protocol_options, http2_protocol_options
 });
 supports!(DOWNSTREAM = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.UseDownstreamHttpConfig" {
     http_protocol_options, http2_protocol_options
+});
+supports!(AUTO = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.AutoHttpConfig" {
+    http_protocol_options, http2_protocol_options
+});
+supports!(NAMES = "envoy.config.core.v3.UpstreamHttpProtocolOptions" {
+    auto_sni, auto_san_validation, override_auto_sni_header
 });
 supports!(COMMON = "envoy.config.core.v3.HttpProtocolOptions" {
     idle_timeout, max_connection_duration, max_headers_count, max_response_headers_kb, max_stream_duration,
@@ -34,7 +41,7 @@ supports!(HTTP1 = "envoy.config.core.v3.Http1ProtocolOptions" {
 });
 
 /// What is honoured of the messages read here.
-pub static SUPPORTED: &[&Entry] = &[&OPTIONS, &EXPLICIT, &DOWNSTREAM, &COMMON, &HTTP1];
+pub static SUPPORTED: &[&Entry] = &[&OPTIONS, &EXPLICIT, &DOWNSTREAM, &AUTO, &NAMES, &COMMON, &HTTP1];
 
 /// The key and the message in `typed_extension_protocol_options`.
 const KEY: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -52,6 +59,22 @@ pub struct HttpOptions {
     pub max_response_head_bytes: usize,
     pub http1: Http1Options,
     pub http2: Http2Options,
+    pub names: NameOptions,
+}
+
+/// `UpstreamHttpProtocolOptions`: what a request's host says of the server that is connected to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NameOptions {
+    pub auto_sni: bool,
+    pub auto_san_validation: bool,
+    /// Instead of the host, where a request has it.
+    pub override_header: Option<Box<str>>,
+}
+
+impl NameOptions {
+    pub fn is_nothing(&self) -> bool {
+        !self.auto_sni && !self.auto_san_validation
+    }
 }
 
 /// Which HTTP.
@@ -62,6 +85,8 @@ pub enum UpstreamProtocol {
     Http2,
     /// Whatever the client speaks.
     Downstream,
+    /// Whatever the TLS handshake chooses.
+    Auto,
 }
 
 /// `core.v3.Http1ProtocolOptions` towards upstream.
@@ -85,6 +110,7 @@ impl Default for HttpOptions {
             max_response_head_bytes: 80 * 1024,
             http1: Http1Options::default(),
             http2: Http2Options::default(),
+            names: NameOptions::default(),
         }
     }
 }
@@ -166,13 +192,27 @@ fn from_typed(message: &pb::HttpProtocolOptions) -> Result<HttpOptions, ConfigEr
                 options.http2 = Http2Options::from_proto(http2, None);
             }
         }
-        Some(Choice::AutoConfig(_)) => {
-            return Err(ConfigError::new("auto_config", "choosing by ALPN is not implemented"));
+        Some(Choice::AutoConfig(config)) => {
+            options.protocol = UpstreamProtocol::Auto;
+            if let Some(http1) = &config.http_protocol_options {
+                options.http1 = read_http1(http1).map_err(|e| e.within("auto_config"))?;
+            }
+            if let Some(http2) = &config.http2_protocol_options {
+                options.http2 = Http2Options::from_proto(http2, None);
+            }
         }
         None => return Err(ConfigError::new("upstream_protocol_options", "is required")),
     }
     if let Some(common) = &message.common_http_protocol_options {
         read_common(common, &mut options);
+    }
+    if let Some(names) = &message.upstream_http_protocol_options {
+        let header = names.override_auto_sni_header.to_ascii_lowercase();
+        options.names = NameOptions {
+            auto_sni: names.auto_sni,
+            auto_san_validation: names.auto_san_validation,
+            override_header: (!header.is_empty()).then(|| header.into()),
+        };
     }
     Ok(options)
 }

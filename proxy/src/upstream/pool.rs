@@ -5,7 +5,7 @@
 //! is one request's part, and `tcp` hands out bare ones.
 
 mod account;
-mod connecting;
+pub(super) mod connecting;
 pub mod http1;
 pub mod http2;
 pub mod stream;
@@ -20,6 +20,8 @@ use std::sync::Arc;
 use nuncio_core::upstream::Host;
 
 use super::circuit_breaker::Priority;
+use crate::tls::ServerWanted;
+use account::Counted;
 pub(super) use connecting::describe;
 use http1::Http1Pool;
 use http2::Http2Pool;
@@ -49,6 +51,8 @@ pub enum PoolFailureReason {
     Overflow,
     /// `max_connection_pools`: answered as if there were no healthy host.
     NoPool,
+    /// The handshake chose another protocol than the pool's: another pool has the connection.
+    Switched,
 }
 
 impl PoolFailureReason {
@@ -58,7 +62,7 @@ impl PoolFailureReason {
             Self::RemoteConnectionFailure => "remote connection failure",
             Self::LocalConnectionFailure => "local connection failure",
             Self::ConnectionTimeout => "connection timeout",
-            Self::Overflow | Self::NoPool => "overflow",
+            Self::Overflow | Self::NoPool | Self::Switched => "overflow",
         }
     }
 }
@@ -88,6 +92,14 @@ impl Pool {
         match self {
             Self::Http1(pool) => pool.acquire().into(),
             Self::Http2(pool) => pool.acquire().into(),
+        }
+    }
+
+    /// A connection that another pool made and cannot use.
+    pub(super) fn adopt(&self, parked: connecting::Parked) {
+        match self {
+            Self::Http1(pool) => pool.adopt(parked),
+            Self::Http2(pool) => pool.adopt(parked),
         }
     }
 
@@ -135,20 +147,51 @@ pub(super) enum PoolProtocol {
 }
 
 impl PoolProtocol {
-    pub(super) const ALL: [Self; 2] = [Self::Http1, Self::Http2];
+    /// What a handshake chose: HTTP/1 unless it says the other.
+    pub(super) fn of_alpn(alpn: Option<&str>) -> Self {
+        if alpn == Some("h2") { Self::Http2 } else { Self::Http1 }
+    }
+
+    fn counted(self) -> Counted {
+        match self {
+            Self::Http1 => Counted::Http1,
+            Self::Http2 => Counted::Http2,
+        }
+    }
 }
 
 /// Pools by host, priority and protocol.
 pub(super) type PoolMap = HashMap<PoolKey, Pool, BuildHasherDefault<AddressHasher>>;
 
-/// The address of a host object, which its pool keeps alive, with the priority and the protocol in its lowest bits.
+/// What a pool's connections are for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PoolUse {
+    /// What requests want of the server; one object for equal wishes.
+    pub(super) wanted: Option<Rc<ServerWanted>>,
+    /// The handshake may choose the protocol.
+    pub(super) auto: bool,
+}
+
+/// The address of a host object, which its pool keeps alive, with the priority and the protocol in its lowest bits; and
+/// that of what is wanted of the server, which the pool keeps as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct PoolKey(usize);
+pub(super) struct PoolKey(usize, usize);
 
 impl PoolKey {
-    pub(super) fn new(host: &Arc<Host>, priority: Priority, protocol: PoolProtocol) -> Self {
+    pub(super) fn new(
+        host: &Arc<Host>,
+        priority: Priority,
+        protocol: PoolProtocol,
+        wanted: Option<&Rc<ServerWanted>>,
+    ) -> Self {
         // Hosts are aligned to 64 bytes: the lowest bits are free.
-        Self(Arc::as_ptr(host) as usize | priority as usize | (protocol as usize) << 1)
+        let own = Arc::as_ptr(host) as usize | priority as usize | (protocol as usize) << 1;
+        Self(own, wanted.map_or(0, |wanted| Rc::as_ptr(wanted) as usize))
+    }
+
+    /// The pools of that host, whatever they are for.
+    pub(super) fn is_of(self, host: &Arc<Host>) -> bool {
+        self.0 & !63 == Arc::as_ptr(host) as usize
     }
 }
 

@@ -21,15 +21,18 @@ use super::circuit_breaker::{CircuitBreakers, Permit, Priority, Resource};
 use super::cluster::ClusterConfig;
 use super::http_options::UpstreamProtocol;
 use super::lb::{self, shared::SubsetCounts};
+use super::pool::connecting::Parked;
 use super::pool::http1::{Acquire, Http1Pool};
 use super::pool::http2::Http2Pool;
-use super::pool::stream::AcquireStream;
+use super::pool::stream::{AcquireStream, Negotiating, PendingStream};
 use super::pool::tcp::TcpConnecting;
-use super::pool::{Pool, PoolFailure, PoolFailureReason, PoolKey, PoolMap, PoolProtocol};
+use super::pool::{Pool, PoolFailure, PoolFailureReason, PoolKey, PoolMap, PoolProtocol, PoolUse};
 use super::snapshot::{ClusterSnapshot, ClusterUpdate};
 use super::worker::ConnectionIds;
 use crate::codec::Buffers;
 use crate::codec::http1::ClientOptions;
+use crate::tls::upstream::Connectors;
+use crate::tls::{ServerWanted, TlsCounts};
 
 /// What pools use of their thread.
 pub struct ClusterContext {
@@ -174,9 +177,25 @@ pub struct ClusterLocal {
     breakers: Arc<CircuitBreakers>,
     stats: Rc<ClusterStats>,
     client_options: OnceCell<Rc<ClientOptions>>,
+    tls: OnceCell<Box<TlsLocal>>,
     /// `lb_subsets_active`, this worker's share.
     subsets: RefCell<Option<Box<AmountGuard<LbStats>>>>,
 }
+
+/// What connections of a cluster that speaks TLS share on one thread.
+pub(super) struct TlsLocal {
+    pub(super) counts: TlsCounts,
+    pub(super) connectors: Connectors,
+    /// By the name that requests bring; as many as there are pools, and some that had one.
+    wanted: RefCell<HashMap<Box<str>, Rc<ServerWanted>>>,
+    /// What the last handshake with a host chose, by the host's address in memory.
+    protocols: RefCell<HashMap<usize, PoolProtocol>>,
+    /// Connections on their way to another pool, which whoever waits for them asks next.
+    parked: RefCell<Vec<(Arc<Host>, Parked)>>,
+}
+
+/// More names than this, and those without a pool are forgotten.
+const MANY_NAMES: usize = 256;
 
 impl lb::Observer for ClusterLocal {
     fn panic(&self) {
@@ -210,6 +229,29 @@ impl ClusterLocal {
     pub(super) fn client_options(&self) -> Rc<ClientOptions> {
         let make = || Rc::new(self.config.http.client_options());
         self.client_options.get_or_init(make).clone()
+    }
+
+    pub(super) fn tls(&self) -> &TlsLocal {
+        self.tls.get_or_init(|| {
+            let traffic = &self.stats.traffic;
+            Box::new(TlsLocal {
+                counts: TlsCounts::new(traffic.worker(), traffic.scope()),
+                connectors: Connectors::default(),
+                wanted: RefCell::default(),
+                protocols: RefCell::default(),
+                parked: RefCell::default(),
+            })
+        })
+    }
+
+    /// What a handshake with the host chose: the next connection is looked for where that is spoken.
+    pub(super) fn remember_protocol(&self, host: &Arc<Host>, protocol: PoolProtocol) {
+        self.tls().protocols.borrow_mut().insert(Arc::as_ptr(host) as usize, protocol);
+    }
+
+    /// For the other pool.
+    pub(super) fn park(&self, host: &Arc<Host>, parked: Parked) {
+        self.tls().parked.borrow_mut().push((host.clone(), parked));
     }
 
     pub fn config(&self) -> &Arc<ClusterConfig> {
@@ -247,6 +289,7 @@ impl ThreadLocalCluster {
             breakers: snapshot.breakers.clone(),
             stats,
             client_options: OnceCell::new(),
+            tls: OnceCell::new(),
             subsets: RefCell::default(),
         });
         let around = lb::Surroundings { rng: context.rng.clone(), observer: local.clone() };
@@ -304,17 +347,86 @@ impl ThreadLocalCluster {
     }
 
     /// An exchange with the host, for one request of a client that speaks `downstream`.
-    pub fn stream(&self, host: &Arc<Host>, priority: Priority, downstream: Version) -> AcquireStream {
+    pub fn stream(
+        self: &Rc<Self>,
+        host: &Arc<Host>,
+        priority: Priority,
+        downstream: Version,
+        wanted: Option<&Rc<ServerWanted>>,
+    ) -> AcquireStream {
         let protocol = match self.local.config.http.protocol {
+            UpstreamProtocol::Auto => {
+                return match self.acquire_auto(host, priority, wanted) {
+                    AcquireStream::Pending(waiting) => {
+                        let (cluster, host, wanted) = (self.clone(), host.clone(), wanted.cloned());
+                        let negotiating = Negotiating { cluster, host, priority, wanted, waiting };
+                        AcquireStream::Pending(PendingStream::Auto(Box::new(negotiating)))
+                    }
+                    other => other,
+                };
+            }
             UpstreamProtocol::Http1 => PoolProtocol::Http1,
             UpstreamProtocol::Http2 => PoolProtocol::Http2,
             UpstreamProtocol::Downstream if downstream == Version::Http2 => PoolProtocol::Http2,
             UpstreamProtocol::Downstream => PoolProtocol::Http1,
         };
-        match self.pool_of(host, priority, protocol) {
+        match self.pool_of(host, priority, protocol, wanted) {
             Some(pool) => pool.acquire(),
             None => AcquireStream::Failed(PoolFailure::new(PoolFailureReason::NoPool, None)),
         }
+    }
+
+    /// Of the pool of what the last handshake chose; before the first, HTTP/2 is guessed.
+    pub(super) fn acquire_auto(
+        &self,
+        host: &Arc<Host>,
+        priority: Priority,
+        wanted: Option<&Rc<ServerWanted>>,
+    ) -> AcquireStream {
+        let tls = self.local.tls();
+        let known = tls.protocols.borrow().get(&(Arc::as_ptr(host) as usize)).copied();
+        let Some(pool) = self.pool_of(host, priority, known.unwrap_or(PoolProtocol::Http2), wanted) else {
+            return AcquireStream::Failed(PoolFailure::new(PoolFailureReason::NoPool, None));
+        };
+        let parked = {
+            let mut parked = tls.parked.borrow_mut();
+            parked.iter().position(|(of, _)| Arc::ptr_eq(of, host)).map(|at| parked.swap_remove(at).1)
+        };
+        if let Some(parked) = parked {
+            pool.adopt(parked);
+        }
+        pool.acquire()
+    }
+
+    /// What a request to `authority` wants of the server, if the cluster makes it depend on that; `header` is the
+    /// request's value of the header that counts instead.
+    pub fn wanted(&self, authority: &[u8], header: Option<&[u8]>) -> Option<Rc<ServerWanted>> {
+        let options = &self.local.config.http.names;
+        if options.is_nothing() {
+            return None;
+        }
+        let name = std::str::from_utf8(header.unwrap_or(authority)).ok()?;
+        let tls = self.local.tls();
+        let mut known = tls.wanted.borrow_mut();
+        if let Some(wanted) = known.get(name) {
+            return Some(wanted.clone());
+        }
+        let host = host_of(name);
+        let is_address = host.parse::<std::net::IpAddr>().is_ok();
+        let wanted = Rc::new(ServerWanted {
+            server_name: (options.auto_sni && !is_address).then(|| host.into()),
+            subject_names: if options.auto_san_validation { vec![host.into()] } else { Vec::new() },
+        });
+        if known.len() >= MANY_NAMES {
+            known.retain(|_, wanted| Rc::strong_count(wanted) > 1);
+        }
+        known.insert(name.into(), wanted.clone());
+        Some(wanted)
+    }
+
+    /// The header that counts instead of the host.
+    pub fn wanted_header(&self) -> Option<&str> {
+        self.local.config.http.names.override_header.as_deref()
     }
 
     /// An HTTP/1 connection to the host, for one request.
@@ -326,14 +438,20 @@ impl ThreadLocalCluster {
     }
 
     pub(super) fn pool(&self, host: &Arc<Host>, priority: Priority) -> Option<Rc<Http1Pool>> {
-        match self.pool_of(host, priority, PoolProtocol::Http1)? {
+        match self.pool_of(host, priority, PoolProtocol::Http1, None)? {
             Pool::Http1(pool) => Some(pool),
             Pool::Http2(_) => None,
         }
     }
 
-    pub(super) fn pool_of(&self, host: &Arc<Host>, priority: Priority, protocol: PoolProtocol) -> Option<Pool> {
-        let key = PoolKey::new(host, priority, protocol);
+    pub(super) fn pool_of(
+        &self,
+        host: &Arc<Host>,
+        priority: Priority,
+        protocol: PoolProtocol,
+        wanted: Option<&Rc<ServerWanted>>,
+    ) -> Option<Pool> {
+        let key = PoolKey::new(host, priority, protocol, wanted);
         let mut pools = self.pools.borrow_mut();
         if let Some(pool) = pools.get(&key) {
             return Some(pool.clone());
@@ -355,9 +473,11 @@ impl ThreadLocalCluster {
             self.local.stats.failures.inc(stat::UPSTREAM_CX_POOL_OVERFLOW);
             return None;
         };
+        let auto = self.local.config.http.protocol == UpstreamProtocol::Auto;
+        let purpose = PoolUse { wanted: wanted.cloned(), auto };
         let pool = match protocol {
-            PoolProtocol::Http1 => Pool::Http1(Http1Pool::new(&self.local, host, priority, permit)),
-            PoolProtocol::Http2 => Pool::Http2(Http2Pool::new(&self.local, host, priority, permit)),
+            PoolProtocol::Http1 => Pool::Http1(Http1Pool::new(&self.local, host, priority, purpose, permit)),
+            PoolProtocol::Http2 => Pool::Http2(Http2Pool::new(&self.local, host, priority, purpose, permit)),
         };
         pools.insert(key, pool.clone());
         Some(pool)
@@ -402,21 +522,34 @@ impl ThreadLocalCluster {
             }
             !gone
         });
+        if let Some(tls) = self.local.tls.get() {
+            let live = |of: &usize| hosts.hosts().any(|host| Arc::as_ptr(host) as usize == *of);
+            tls.protocols.borrow_mut().retain(|of, _| live(of));
+        }
     }
 
     /// Connections that lie idle close now, those in use after their request.
     fn drain_host(&self, host: &Arc<Host>) {
-        for (priority, protocol) in Priority::ALL.into_iter().flat_map(|p| PoolProtocol::ALL.map(|q| (p, q))) {
-            // Taken out of the map: what a connection that ends wakes may look at the pools.
-            let pool = self.pools.borrow().get(&PoolKey::new(host, priority, protocol)).cloned();
-            if let Some(pool) = pool {
-                pool.drain();
-            }
-        }
+        // Taken out of the map: what a connection that ends wakes may look at the pools.
+        let of_host = |(key, pool): (&PoolKey, &Pool)| key.is_of(host).then(|| pool.clone());
+        let pools: Vec<Pool> = self.pools.borrow().iter().filter_map(of_host).collect();
+        pools.iter().for_each(Pool::drain);
     }
 
     /// The cluster is gone, or another one has its name: requests that run end in peace.
     fn retire(&self) {
         self.pools.borrow_mut().drain().for_each(|(_, pool)| pool.retire());
+    }
+}
+
+/// The host of an authority, without port and brackets.
+fn host_of(authority: &str) -> &str {
+    if let Some(bracketed) = authority.strip_prefix('[') {
+        return bracketed.split(']').next().unwrap_or(bracketed);
+    }
+    match authority.split_once(':') {
+        // More than one colon is an address without a port.
+        Some((host, port)) if !port.contains(':') => host,
+        _ => authority,
     }
 }

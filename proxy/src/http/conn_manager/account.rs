@@ -18,18 +18,23 @@ pub struct ConnectionAccount {
     /// Bytes received, and sent.
     pub totals: (u64, u64),
     _active: GaugeGuard<Hcm>,
+    _secure: Option<GaugeGuard<Hcm>>,
     _protocol: Option<GaugeGuard<Hcm>>,
     _guards: Box<dyn Any>,
 }
 
 impl ConnectionAccount {
-    pub fn begin(manager: &Rc<HttpConnectionManager>, guards: Box<dyn Any>) -> Self {
+    pub fn begin(manager: &Rc<HttpConnectionManager>, secure: bool, guards: Box<dyn Any>) -> Self {
         manager.stats.inc(stat::DOWNSTREAM_CX_TOTAL);
+        if secure {
+            manager.stats.inc(stat::DOWNSTREAM_CX_SSL_TOTAL);
+        }
         Self {
             started: Instant::now(),
             ended_here: false,
             totals: (0, 0),
             _active: manager.stats.gauge(stat::DOWNSTREAM_CX_ACTIVE),
+            _secure: secure.then(|| manager.stats.gauge(stat::DOWNSTREAM_CX_SSL_ACTIVE)),
             _protocol: None,
             _guards: guards,
             manager: manager.clone(),

@@ -9,6 +9,7 @@ use nuncio_core::http::HttpFilter;
 use nuncio_core::net::CidrRange;
 use nuncio_core::stats::ScopeId;
 
+use super::client_cert::ClientCertPolicy;
 use super::early_mutation::EarlyMutations;
 use super::host::HostRules;
 use super::local_reply_config::LocalReplyConfig;
@@ -37,6 +38,7 @@ pub struct Identity {
     pub always_set_request_id_in_response: bool,
     pub add_user_agent: Option<UserAgent>,
     pub via: Option<Arc<str>>,
+    pub client_cert: ClientCertPolicy,
     pub server_name: Arc<str>,
     pub server_header: ServerHeader,
 }
@@ -63,6 +65,7 @@ impl Default for Identity {
             always_set_request_id_in_response: false,
             add_user_agent: None,
             via: None,
+            client_cert: ClientCertPolicy::default(),
             server_name: "envoy".into(),
             server_header: ServerHeader::Overwrite,
         }

@@ -46,7 +46,7 @@ impl ClientConnection {
     pub fn new(connection: Connection, manager: Rc<HttpConnectionManager>) -> Self {
         let mut connection = connection;
         let guards = std::mem::replace(&mut connection.guards, Box::new(()));
-        let account = ConnectionAccount::begin(&manager, guards);
+        let account = ConnectionAccount::begin(&manager, connection.info.tls.is_some(), guards);
         let alpn = connection.info.tls.as_ref().map(|tls| tls.alpn.as_deref());
         match (manager.config.codec_type, alpn) {
             (CodecType::Http1, _) => Self::Http1(HttpConnection::new(connection, account, manager)),

@@ -18,6 +18,7 @@ use nuncio_core::net::CidrRange;
 use nuncio_core::stats::lists;
 
 use super::Handle;
+use super::client_cert::{self, ClientCertPolicy};
 use super::config::{
     AccessLogOptions, CodecType, Config, ConfiguredFilter, Identity, RouterConfig, Scopes, ServerHeader, Timeouts,
     UserAgent,
@@ -35,7 +36,8 @@ use crate::http::router::{BuildContext, RouteConfig};
 use crate::network::{ListenerInfo, TerminalFilterConfig, TerminalFilterFactory};
 
 supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager" {
-    stat_prefix, http_filters, add_user_agent, common_http_protocol_options, http_protocol_options, server_name,
+    stat_prefix, http_filters, add_user_agent, forward_client_cert_details, set_current_client_cert_details,
+    common_http_protocol_options, http_protocol_options, server_name,
     server_header_transformation, max_request_headers_kb, stream_idle_timeout, request_timeout,
     request_headers_timeout, drain_timeout, delayed_close_timeout, access_log, use_remote_address,
     xff_num_trusted_hops, internal_address_config, skip_xff_append, via, generate_request_id,
@@ -51,7 +53,6 @@ supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3
     http3_protocol_options: "HTTP/3 is not served",
 } values {
     codec_type: ["AUTO", "HTTP1", "HTTP2"],
-    forward_client_cert_details: ["SANITIZE"],
     add_proxy_protocol_connection_state: ["true"],
 });
 supports!(pub INTERNAL_ADDRESSES =
@@ -101,6 +102,7 @@ pub static SUPPORTED: &[&nuncio_api::support::Entry] = &[
     &ACCESS_LOG_OPTIONS,
     &REQUEST_ID,
     &UUID,
+    &client_cert::DETAILS,
     super::early_mutation::SUPPORTED[0],
     super::origin::SUPPORTED[0],
     super::origin::SUPPORTED[1],
@@ -482,6 +484,10 @@ impl Check<'_> {
                 .is_some_and(|v| v.value)
                 .then(|| UserAgent { cluster: node.cluster.clone(), node: node.id.clone() }),
             via: (!proto.via.is_empty()).then(|| proto.via.as_str().into()),
+            client_cert: ClientCertPolicy::from_proto(
+                proto.forward_client_cert_details(),
+                proto.set_current_client_cert_details.as_ref(),
+            ),
             server_name: if proto.server_name.is_empty() { "envoy".into() } else { proto.server_name.as_str().into() },
             server_header: match proto.server_header_transformation() {
                 Transformation::Overwrite => ServerHeader::Overwrite,

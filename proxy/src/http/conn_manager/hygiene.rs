@@ -140,8 +140,7 @@ pub fn mutate_request(
     {
         headers.set("x-request-id", rng.uuid_v4());
     }
-    // SANITIZE, until client certificates are forwarded: nobody's claim of one passes.
-    headers.remove("x-forwarded-client-cert");
+    identity.client_cert.apply(headers, connection);
     if let Some(via) = &identity.via {
         headers.append_to_value("via", ", ", via.as_bytes());
     }

@@ -107,7 +107,9 @@ impl Shadow {
         if self.at == At::Open {
             if self.upstream.is_idle() {
                 let choice = self.cluster.choose(&LbContext::default());
-                self.upstream.begin(&self.cluster, Priority::Default, choice, (self.head.version, Kind::Request))?;
+                let wanted = self.cluster.wanted(self.head.authority().unwrap_or_default(), None);
+                let kind = (self.head.version, Kind::Request);
+                self.upstream.begin(&self.cluster, Priority::Default, choice, kind, wanted)?;
             }
             ready!(self.upstream.poll_open(cx, &self.cluster, Priority::Default, &self.control))?;
             self.send(cx)?;

@@ -12,6 +12,7 @@ use nuncio_core::upstream::{Choice, Host, Outcome};
 use super::attempt_timers::AttemptTimers;
 use super::failure::{Failure, Reset};
 use crate::codec::{Body, Buffers};
+use crate::tls::ServerWanted;
 use crate::upstream::ThreadLocalCluster;
 use crate::upstream::circuit_breaker::Priority;
 use crate::upstream::pool::stream::{AcquireStream, NotSent, PendingStream, UpstreamEnd, UpstreamStream};
@@ -54,6 +55,7 @@ pub struct UpstreamRequest {
     /// What the client speaks; some clusters follow it.
     downstream: Version,
     kind: Kind,
+    wanted: Option<Rc<ServerWanted>>,
     head_sent: bool,
     /// Something of a response came.
     answered: bool,
@@ -92,7 +94,9 @@ impl UpstreamRequest {
         priority: Priority,
         choice: Choice,
         (downstream, kind): (Version, Kind),
+        wanted: Option<Rc<ServerWanted>>,
     ) -> Result<(), Failure> {
+        self.wanted = wanted;
         self.cluster = Some(cluster.clone());
         self.downstream = downstream;
         self.kind = kind;
@@ -120,7 +124,7 @@ impl UpstreamRequest {
                 Ok(connecting) => AcquireStream::Pending(PendingStream::Tcp(connecting)),
                 Err(failure) => AcquireStream::Failed(failure),
             },
-            Kind::Request | Kind::Upgrade => cluster.stream(&host, priority, self.downstream),
+            Kind::Request | Kind::Upgrade => cluster.stream(&host, priority, self.downstream, self.wanted.as_ref()),
         };
         match acquired {
             AcquireStream::Ready(conn) => self.state = State::Open(conn),
@@ -175,6 +179,7 @@ impl UpstreamRequest {
         info.upstream_connection_id = Some(conn.id());
         info.upstream_local_address = conn.local_address().cloned();
         info.upstream_protocol = conn.version();
+        info.upstream_tls = conn.tls().cloned();
     }
 
     pub fn send_head(
@@ -415,7 +420,7 @@ fn pool_failure(failure: &PoolFailure) -> Failure {
         PoolFailureReason::LocalConnectionFailure => Reset::LocalConnectionFailure,
         PoolFailureReason::ConnectionTimeout => Reset::ConnectionTimeout,
         PoolFailureReason::Overflow => Reset::Overflow,
-        PoolFailureReason::NoPool => Reset::NoHealthyHost,
+        PoolFailureReason::NoPool | PoolFailureReason::Switched => Reset::NoHealthyHost,
     };
     let transport = (!failure.transport.is_empty()).then(|| failure.transport.to_string().into());
     Failure { transport, ..Failure::new(reset) }

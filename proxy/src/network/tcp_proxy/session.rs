@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use futures_util::future::LocalBoxFuture;
 use nuncio_core::access_log::{LogContext, LogType};
 use nuncio_core::net::connection::CloseType;
-use nuncio_core::net::{Address, ConnectionInfo, Io};
+use nuncio_core::net::{Address, ConnectionInfo, Io, TlsInfo};
 use nuncio_core::stats::AmountGuard;
 use nuncio_core::stats::lists::{cluster, tcp};
 use nuncio_core::stream_info::{ResponseFlag, ResponseFlags, StreamInfo};
@@ -81,6 +81,7 @@ struct Record {
     cluster: Option<Arc<ClusterInfo>>,
     host: Option<Arc<Host>>,
     upstream: Option<(u64, Option<Address>)>,
+    upstream_tls: Option<Arc<TlsInfo>>,
     transport_failure: Arc<str>,
     connect: (Option<Instant>, Option<Instant>),
     host_close: CloseType,
@@ -204,6 +205,7 @@ impl Parts {
                         self.record.connect.1 = Some(now);
                         self.report(Outcome::ConnectedForBytes);
                         self.record.upstream = Some((connection.id, connection.local));
+                        self.record.upstream_tls = connection.tls;
                         self.active(now);
                         let preread = std::mem::take(&mut self.connection.preread);
                         self.state = State::Relaying(Box::new(Relay {
@@ -430,6 +432,7 @@ impl Record {
             cluster: None,
             host: None,
             upstream: None,
+            upstream_tls: None,
             transport_failure: "".into(),
             connect: (None, None),
             host_close: CloseType::Normal,
@@ -479,6 +482,7 @@ impl Record {
         if let Some((id, local)) = &self.upstream {
             info.upstream_connection_id = Some(*id);
             info.upstream_local_address = local.clone();
+            info.upstream_tls = self.upstream_tls.clone();
         }
         if !self.transport_failure.is_empty() {
             info.upstream_transport_failure = Some(self.transport_failure.to_string().into());

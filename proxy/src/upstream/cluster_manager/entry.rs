@@ -8,6 +8,7 @@ use nuncio_core::stats::lists::cluster::{
     self as stat, CircuitBreakers as OpenList, CircuitBreakersRemaining as RemainingList, LoadBalancer as LbStats,
     Maglev as MaglevList, Membership, RingHash as RingList, Subscription, Updates,
 };
+use nuncio_core::stats::lists::tls::{SocketFactory, Ssl};
 use nuncio_core::stats::{AmountGuard, Gauge, List, ScopeId, Stats, Store};
 use nuncio_core::upstream::{Host, HostSet, PrioritySet};
 use nuncio_discovery::{Assignment, HostSource};
@@ -88,6 +89,16 @@ impl Cluster {
         }
         let lists = wellness.as_ref().and_then(|wellness| wellness.plan()).map(|plan| plan.lists());
         lists.into_iter().flatten().for_each(|list| store.declare(scope, list));
+        if let Some(sockets) = config.transport() {
+            store.declare(scope, &Ssl::descriptors()[0]);
+            store.declare(scope, &SocketFactory::descriptors()[0]);
+            if sockets.contexts().any(|tls| tls.verifies_nothing()) {
+                tracing::warn!(
+                    cluster = &*config.info.name,
+                    "its TLS context trusts whoever answers: it has no trusted_ca, name or pin to verify"
+                );
+            }
+        }
         let breakers = Arc::<CircuitBreakers>::default();
         let shared = Shared::new(&config.lb);
         Self {

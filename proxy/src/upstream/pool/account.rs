@@ -42,14 +42,9 @@ impl ConnectionAccount {
         let stats = cluster.stats();
         stats.traffic.inc(stat::UPSTREAM_CX_TOTAL);
         cluster.breakers().note_use();
-        match counted {
-            Counted::Http1 => stats.traffic.inc(stat::UPSTREAM_CX_HTTP1_TOTAL),
-            Counted::Http2 => stats.traffic.inc(stat::UPSTREAM_CX_HTTP2_TOTAL),
-            Counted::Bytes => {}
-        }
         host.load.connection_begun();
         host.load.active_connections.fetch_add(1, Relaxed);
-        Self {
+        let mut account = Self {
             _permit: Permit::take(cluster, priority, Resource::Connections),
             _active: stats.traffic.gauge(stat::UPSTREAM_CX_ACTIVE),
             cluster: cluster.clone(),
@@ -58,8 +53,21 @@ impl ConnectionAccount {
             closed_by_peer: false,
             with_request: false,
             requests: 0,
-            counted,
+            counted: Counted::Bytes,
             totals: (0, 0),
+        };
+        account.speaks(counted);
+        account
+    }
+
+    /// Once it is known.
+    pub(super) fn speaks(&mut self, counted: Counted) {
+        self.counted = counted;
+        let traffic = &self.cluster.stats().traffic;
+        match counted {
+            Counted::Http1 => traffic.inc(stat::UPSTREAM_CX_HTTP1_TOTAL),
+            Counted::Http2 => traffic.inc(stat::UPSTREAM_CX_HTTP2_TOTAL),
+            Counted::Bytes => {}
         }
     }
 

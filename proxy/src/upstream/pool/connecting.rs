@@ -8,20 +8,47 @@ use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use nuncio_core::net::{Connect, ConnectOptions, Connected};
+use nuncio_core::net::{Connect, ConnectOptions, Connected, TlsInfo};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::{Host, Place};
 
 use super::account::ConnectionAccount;
 use super::{PoolFailure, PoolFailureReason};
+use crate::tls::{ServerWanted, TlsFailure, UpstreamTls};
 use crate::upstream::thread_local::ClusterLocal;
 
-/// Connects within the cluster's `connect_timeout`, and counts how that went.
+/// A connection that may be used.
+pub(in crate::upstream) struct Established {
+    pub(super) connected: Connected,
+    /// What the handshake told, if there was one.
+    pub(super) tls: Option<Arc<TlsInfo>>,
+}
+
+/// A connection that waits for the pool of the protocol that was negotiated.
+pub(in crate::upstream) struct Parked {
+    pub(super) established: Established,
+    pub(super) account: ConnectionAccount,
+}
+
+/// What a handshake is asked for: the server, and the protocols if the context names none.
+pub(super) struct Asked<'a> {
+    pub(super) wanted: Option<&'a ServerWanted>,
+    pub(super) alpn: &'static [&'static str],
+}
+
+/// Why an attempt failed.
+enum AttemptError {
+    Socket(io::Error, bool),
+    Tls(TlsFailure),
+}
+
+/// Connects within the cluster's `connect_timeout`, handshake included, and counts how that went.
 pub(super) async fn connect(
     cluster: &Rc<ClusterLocal>,
     host: &Arc<Host>,
     account: &mut ConnectionAccount,
-) -> Result<Connected, PoolFailure> {
+    asked: Asked<'_>,
+) -> Result<Established, PoolFailure> {
     let config = cluster.config();
     let connect = &cluster.context.connect;
     let mut attempt = match host.place() {
@@ -29,20 +56,31 @@ pub(super) async fn connect(
         Some(place) => first_that_connects(connect, place, config.connect_options()).boxed_local(),
     };
     let mut first = true;
-    let attempt = poll_fn(|cx| {
+    let socket = poll_fn(|cx| {
         let polled = attempt.as_mut().poll(cx).map(|result| result.map_err(|e| (e, first)));
         first = false;
         polled
     });
+    let attempt = async {
+        let connected = socket.await.map_err(|(e, immediate)| AttemptError::Socket(e, immediate))?;
+        match config.transport().and_then(|sockets| sockets.for_host(host)) {
+            Some(tls) => secure(cluster, tls, host, connected, asked).await.map_err(AttemptError::Tls),
+            None => Ok(Established { connected, tls: None }),
+        }
+    };
     let failures = &cluster.stats().failures;
     let (reason, transport) = match tokio::time::timeout(config.info.connect_timeout, attempt).await {
-        Ok(Ok(connected)) => {
+        Ok(Ok(established)) => {
             account.connected();
-            return Ok(connected);
+            return Ok(established);
         }
-        Ok(Err((error, immediate))) => {
+        Ok(Err(AttemptError::Socket(error, immediate))) => {
             let bound = config.connect_options().source.is_some();
             failure(&error, immediate, bound)
+        }
+        Ok(Err(AttemptError::Tls(failure))) => {
+            cluster.tls().counts.failed(&failure);
+            (PoolFailureReason::RemoteConnectionFailure, failure.text)
         }
         Err(_) => {
             failures.inc(stat::UPSTREAM_CX_CONNECT_TIMEOUT);
@@ -56,6 +94,23 @@ pub(super) async fn connect(
     host.load.connect_failed();
     account.closed_by_peer = reason == PoolFailureReason::RemoteConnectionFailure;
     Err(PoolFailure { transport: transport.into(), ..PoolFailure::new(reason, Some(host)) })
+}
+
+/// The handshake.
+async fn secure(
+    cluster: &Rc<ClusterLocal>,
+    tls: &UpstreamTls,
+    host: &Host,
+    connected: Connected,
+    asked: Asked<'_>,
+) -> Result<Established, TlsFailure> {
+    let nothing = ServerWanted::default();
+    let own = cluster.tls();
+    let Connected { io, local, remote } = connected;
+    let request = (asked.wanted.unwrap_or(&nothing), host.hostname(), asked.alpn);
+    let secured = tls.connect(io, request, &own.connectors, &cluster.context.buffers).await?;
+    own.counts.handshake(&secured);
+    Ok(Established { connected: Connected { io: secured.io, local, remote }, tls: Some(Arc::new(secured.info)) })
 }
 
 /// RFC 8305, 5, with Envoy's delay: an address that does not answer holds the next one no longer than this.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Waker};
 
-use nuncio_core::net::{Address, Connected, Io};
+use nuncio_core::net::{Address, Io, TlsInfo};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::Host;
 use tokio::time::Instant;
@@ -27,7 +27,8 @@ use tokio::time::Instant;
 use self::pending::Waiting;
 use self::watch::Watch;
 use super::account::{ConnectionAccount, Counted, PendingAccount, RequestAccount};
-use super::{PoolFailure, PoolFailureReason, connecting};
+use super::connecting::{self, Asked, Established, Parked};
+use super::{PoolFailure, PoolFailureReason, PoolProtocol, PoolUse};
 use crate::codec::http1::ClientConn;
 use crate::upstream::circuit_breaker::{Permit, Priority, Resource};
 use crate::upstream::thread_local::ClusterLocal;
@@ -45,6 +46,7 @@ pub struct Http1Pool {
     cluster: Rc<ClusterLocal>,
     host: Arc<Host>,
     priority: Priority,
+    purpose: PoolUse,
     state: RefCell<State>,
     watch: OnceCell<Watch>,
     weak: Weak<Self>,
@@ -71,6 +73,7 @@ struct Member {
     account: ConnectionAccount,
     id: u64,
     local: Option<Address>,
+    tls: Option<Arc<TlsInfo>>,
     idle_since: Instant,
     /// `max_connection_duration`.
     expires: Option<Instant>,
@@ -85,12 +88,14 @@ impl Http1Pool {
         cluster: &Rc<ClusterLocal>,
         host: &Arc<Host>,
         priority: Priority,
+        purpose: PoolUse,
         permit: Permit,
     ) -> Rc<Self> {
         Rc::new_cyclic(|weak| Self {
             cluster: cluster.clone(),
             host: host.clone(),
             priority,
+            purpose,
             state: RefCell::default(),
             watch: OnceCell::new(),
             weak: weak.clone(),
@@ -255,13 +260,18 @@ impl Http1Pool {
 
     fn connect(self: &Rc<Self>) {
         self.state.borrow_mut().connecting += 1;
-        let mut account = ConnectionAccount::begin(&self.cluster, &self.host, self.priority, Counted::Http1);
+        let auto = self.purpose.auto;
+        let counted = if auto { Counted::Bytes } else { Counted::Http1 };
+        let mut account = ConnectionAccount::begin(&self.cluster, &self.host, self.priority, counted);
         let pool = self.clone();
         tokio::task::spawn_local(async move {
-            let result = connecting::connect(&pool.cluster, &pool.host, &mut account).await;
+            let alpn: &[&str] = if auto { &["h2", "http/1.1"] } else { &["http/1.1"] };
+            let asked = Asked { wanted: pool.purpose.wanted.as_deref(), alpn };
+            let result = connecting::connect(&pool.cluster, &pool.host, &mut account, asked).await;
             pool.state.borrow_mut().connecting -= 1;
             match result {
-                Ok(connected) => pool.connected(connected, account),
+                Ok(established) if auto => pool.negotiated(Parked { established, account }),
+                Ok(established) => pool.connected(established, account),
                 Err(failure) => {
                     drop(account);
                     pool.connect_failed(&failure);
@@ -270,7 +280,30 @@ impl Http1Pool {
         });
     }
 
-    fn connected(self: &Rc<Self>, connected: Connected, account: ConnectionAccount) {
+    /// The handshake says which protocol it is.
+    fn negotiated(self: &Rc<Self>, mut parked: Parked) {
+        let alpn = parked.established.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
+        let chosen = PoolProtocol::of_alpn(alpn);
+        parked.account.speaks(chosen.counted());
+        self.cluster.remember_protocol(&self.host, chosen);
+        if chosen == PoolProtocol::Http1 {
+            return self.connected(parked.established, parked.account);
+        }
+        let waiting = std::mem::take(&mut self.state.borrow_mut().pending);
+        if !waiting.is_empty() {
+            self.cluster.park(&self.host, parked);
+        }
+        for waiting in waiting {
+            waiting.serve(Err(PoolFailure::new(PoolFailureReason::Switched, None)));
+        }
+    }
+
+    /// A connection that another pool made.
+    pub(in crate::upstream) fn adopt(self: &Rc<Self>, parked: Parked) {
+        self.connected(parked.established, parked.account);
+    }
+
+    fn connected(self: &Rc<Self>, established: Established, account: ConnectionAccount) {
         let generation = {
             let state = self.state.borrow();
             if state.retired && state.pending.is_empty() {
@@ -278,7 +311,8 @@ impl Http1Pool {
             }
             state.generation
         };
-        let Connected { io, local, .. } = connected;
+        let Established { connected, tls } = established;
+        let (io, local) = (connected.io, connected.local);
         let now = Instant::now();
         let duration = self.cluster.config().http.max_connection_duration;
         self.put(Box::new(Member {
@@ -286,6 +320,7 @@ impl Http1Pool {
             account,
             id: self.cluster.context.connection_ids.next(),
             local,
+            tls,
             idle_since: now,
             expires: duration.and_then(|after| now.checked_add(after)),
             generation,
@@ -347,6 +382,11 @@ impl PooledConn {
 
     pub fn local_address(&self) -> Option<&Address> {
         self.member().local.as_ref()
+    }
+
+    /// What its handshake told.
+    pub fn tls(&self) -> Option<&Arc<TlsInfo>> {
+        self.member().tls.as_ref()
     }
 
     /// The request is over: the connection goes back if it can be used again, else it is closed.

@@ -14,15 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use nuncio_core::http::RequestHead;
-use nuncio_core::net::{Address, Connected};
+use nuncio_core::net::{Address, TlsInfo};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::Host;
 
 use self::member::{Member, MemberTask};
 use self::pending::Waiting;
 use super::account::{ConnectionAccount, Counted, PendingAccount, RequestAccount};
+use super::connecting::{self, Asked, Established, Parked};
 use super::stream::{NotSent, UpstreamEnd};
-use super::{PoolFailure, PoolFailureReason, connecting};
+use super::{PoolFailure, PoolFailureReason, PoolProtocol, PoolUse};
 use crate::codec::http2::{ClientConn, ClientOptions, ClientStream, OpenError};
 use crate::upstream::circuit_breaker::{Permit, Priority, Resource};
 use crate::upstream::thread_local::ClusterLocal;
@@ -41,6 +42,7 @@ pub struct Http2Pool {
     cluster: Rc<ClusterLocal>,
     host: Arc<Host>,
     priority: Priority,
+    purpose: PoolUse,
     options: Rc<ClientOptions>,
     state: RefCell<State>,
     weak: Weak<Self>,
@@ -64,6 +66,7 @@ impl Http2Pool {
         cluster: &Rc<ClusterLocal>,
         host: &Arc<Host>,
         priority: Priority,
+        purpose: PoolUse,
         permit: Permit,
     ) -> Rc<Self> {
         let config = cluster.config();
@@ -73,6 +76,7 @@ impl Http2Pool {
             cluster: cluster.clone(),
             host: host.clone(),
             priority,
+            purpose,
             state: RefCell::default(),
             weak: weak.clone(),
             _permit: permit,
@@ -206,13 +210,18 @@ impl Http2Pool {
             }
         }
         self.state.borrow_mut().connecting += 1;
-        let mut account = ConnectionAccount::begin(&self.cluster, &self.host, self.priority, Counted::Http2);
+        let auto = self.purpose.auto;
+        let counted = if auto { Counted::Bytes } else { Counted::Http2 };
+        let mut account = ConnectionAccount::begin(&self.cluster, &self.host, self.priority, counted);
         let pool = self.clone();
         tokio::task::spawn_local(async move {
-            let result = connecting::connect(&pool.cluster, &pool.host, &mut account).await;
+            let alpn: &[&str] = if auto { &["h2", "http/1.1"] } else { &["h2"] };
+            let asked = Asked { wanted: pool.purpose.wanted.as_deref(), alpn };
+            let result = connecting::connect(&pool.cluster, &pool.host, &mut account, asked).await;
             pool.state.borrow_mut().connecting -= 1;
             match result {
-                Ok(connected) => pool.connected(connected, account),
+                Ok(established) if auto => pool.negotiated(Parked { established, account }),
+                Ok(established) => pool.connected(established, account),
                 Err(failure) => {
                     drop(account);
                     pool.connect_failed(&failure);
@@ -221,7 +230,30 @@ impl Http2Pool {
         });
     }
 
-    fn connected(self: &Rc<Self>, connected: Connected, account: ConnectionAccount) {
+    /// The handshake says which protocol it is.
+    fn negotiated(self: &Rc<Self>, mut parked: Parked) {
+        let alpn = parked.established.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
+        let chosen = PoolProtocol::of_alpn(alpn);
+        parked.account.speaks(chosen.counted());
+        self.cluster.remember_protocol(&self.host, chosen);
+        if chosen == PoolProtocol::Http2 {
+            return self.connected(parked.established, parked.account);
+        }
+        let waiting = std::mem::take(&mut self.state.borrow_mut().pending);
+        if !waiting.is_empty() {
+            self.cluster.park(&self.host, parked);
+        }
+        for waiting in waiting {
+            waiting.serve(Err(PoolFailure::new(PoolFailureReason::Switched, None)));
+        }
+    }
+
+    /// A connection that another pool made.
+    pub(in crate::upstream) fn adopt(self: &Rc<Self>, parked: Parked) {
+        self.connected(parked.established, parked.account);
+    }
+
+    fn connected(self: &Rc<Self>, established: Established, account: ConnectionAccount) {
         let retired = {
             let state = self.state.borrow();
             if state.retired && state.pending.is_empty() {
@@ -229,11 +261,12 @@ impl Http2Pool {
             }
             state.retired
         };
-        let Connected { io, local, .. } = connected;
+        let Established { connected, tls } = established;
+        let (io, local) = (connected.io, connected.local);
         let context = &self.cluster.context;
         let options = self.options.clone();
         let Some((conn, driver)) = ClientConn::new(io, options, context.buffers.clone(), &context.rng) else { return };
-        let member = Member::new(conn, account, context.connection_ids.next(), local);
+        let member = Member::new(conn, account, context.connection_ids.next(), local, tls);
         self.state.borrow_mut().open.push(member.clone());
         let config = &self.cluster.config().http;
         let task = MemberTask::new(driver, &self.weak, &member, config.idle_timeout, config.max_connection_duration);
@@ -289,6 +322,11 @@ impl Slot {
 
     pub fn local_address(&self) -> Option<&Address> {
         self.member.local.as_ref()
+    }
+
+    /// What the connection's handshake told.
+    pub fn tls(&self) -> Option<&Arc<TlsInfo>> {
+        self.member.tls.as_ref()
     }
 
     /// Sends a request's head, on a stream of its own.

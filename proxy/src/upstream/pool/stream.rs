@@ -8,16 +8,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, Version};
-use nuncio_core::net::Address;
+use nuncio_core::net::{Address, TlsInfo};
 use nuncio_core::upstream::Host;
 
-use super::PoolFailure;
 use super::http1::{self, PendingConn, PooledConn};
 use super::http2::{self, PendingSlot, Slot};
 use super::tcp::{TcpConnecting, TcpConnection, TcpGuard};
+use super::{PoolFailure, PoolFailureReason};
 use crate::codec::http1::{ClientConn, UpstreamError};
 use crate::codec::http2::StreamError;
 use crate::codec::{Body, Buffers};
+use crate::tls::ServerWanted;
+use crate::upstream::circuit_breaker::Priority;
+use crate::upstream::thread_local::ThreadLocalCluster;
 
 /// What a pool answers to a request.
 #[allow(clippy::large_enum_variant, reason = "moved once or twice a request, and never boxed for it")]
@@ -32,6 +35,33 @@ pub enum PendingStream {
     Http1(PendingConn),
     Http2(PendingSlot),
     Tcp(TcpConnecting),
+    Auto(Box<Negotiating>),
+}
+
+/// The handshake decides which pool it is.
+pub struct Negotiating {
+    pub(in crate::upstream) cluster: Rc<ThreadLocalCluster>,
+    pub(in crate::upstream) host: Arc<Host>,
+    pub(in crate::upstream) priority: Priority,
+    pub(in crate::upstream) wanted: Option<Rc<ServerWanted>>,
+    pub(in crate::upstream) waiting: PendingStream,
+}
+
+impl Negotiating {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<UpstreamStream, PoolFailure>> {
+        loop {
+            match ready!(self.waiting.poll(cx)) {
+                Err(failure) if failure.reason == PoolFailureReason::Switched => {
+                    match self.cluster.acquire_auto(&self.host, self.priority, self.wanted.as_ref()) {
+                        AcquireStream::Ready(stream) => return Poll::Ready(Ok(stream)),
+                        AcquireStream::Pending(waiting) => self.waiting = waiting,
+                        AcquireStream::Failed(failure) => return Poll::Ready(Err(failure)),
+                    }
+                }
+                other => return Poll::Ready(other),
+            }
+        }
+    }
 }
 
 impl PendingStream {
@@ -40,6 +70,7 @@ impl PendingStream {
         match self {
             Self::Http1(pending) => pending.poll(cx).map_ok(UpstreamStream::Http1),
             Self::Http2(pending) => pending.poll(cx).map_ok(UpstreamStream::Http2),
+            Self::Auto(negotiating) => negotiating.poll(cx),
             Self::Tcp(connecting) => {
                 let host = connecting.host().clone();
                 Pin::new(connecting).poll(cx).map_ok(|connection| UpstreamStream::Tcp(TcpTunnel::new(connection, host)))
@@ -123,6 +154,7 @@ pub struct TcpTunnel {
     conn: ClientConn,
     host: Arc<Host>,
     local: Option<Address>,
+    tls: Option<Arc<TlsInfo>>,
     id: u64,
     guard: TcpGuard,
     answered: bool,
@@ -130,8 +162,8 @@ pub struct TcpTunnel {
 
 impl TcpTunnel {
     fn new(connection: TcpConnection, host: Arc<Host>) -> Self {
-        let TcpConnection { io, local, id, guard, .. } = connection;
-        Self { conn: ClientConn::tunnel(io, Rc::default()), host, local, id, guard, answered: false }
+        let TcpConnection { io, local, tls, id, guard, .. } = connection;
+        Self { conn: ClientConn::tunnel(io, Rc::default()), host, local, tls, id, guard, answered: false }
     }
 }
 
@@ -165,6 +197,15 @@ impl UpstreamStream {
             Self::Http1(conn) => conn.local_address(),
             Self::Http2(slot) => slot.local_address(),
             Self::Tcp(tunnel) => tunnel.local.as_ref(),
+        }
+    }
+
+    /// What the connection's handshake told.
+    pub fn tls(&self) -> Option<&Arc<TlsInfo>> {
+        match self {
+            Self::Http1(conn) => conn.tls(),
+            Self::Http2(slot) => slot.tls(),
+            Self::Tcp(tunnel) => tunnel.tls.as_ref(),
         }
     }
 

@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
 use futures_util::future::LocalBoxFuture;
-use nuncio_core::net::{Address, Connected, Io};
+use nuncio_core::net::{Address, Connected, Io, TlsInfo};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::Host;
 
 use super::account::{ConnectionAccount, Counted, PendingAccount, RequestAccount};
-use super::{PoolFailure, PoolFailureReason, connecting};
+use super::connecting::{self, Asked, Established};
+use super::{PoolFailure, PoolFailureReason};
 use crate::upstream::circuit_breaker::{Permit, Priority, Resource};
 use crate::upstream::thread_local::ClusterLocal;
 
@@ -20,7 +21,7 @@ use crate::upstream::thread_local::ClusterLocal;
 pub struct TcpConnecting {
     cluster: Rc<ClusterLocal>,
     host: Arc<Host>,
-    attempt: LocalBoxFuture<'static, Result<(Connected, ConnectionAccount), PoolFailure>>,
+    attempt: LocalBoxFuture<'static, Result<(Established, ConnectionAccount), PoolFailure>>,
     /// Until it is decided.
     pending: Option<PendingAccount>,
 }
@@ -30,6 +31,7 @@ pub struct TcpConnection {
     pub io: Io,
     pub local: Option<Address>,
     pub remote: Address,
+    pub tls: Option<Arc<TlsInfo>>,
     pub id: u64,
     pub guard: TcpGuard,
 }
@@ -58,7 +60,8 @@ impl TcpConnecting {
         let attempt = Box::pin({
             let (cluster, host, mut account) = (cluster.clone(), host.clone(), account);
             async move {
-                let connected = connecting::connect(&cluster, &host, &mut account).await?;
+                let connected =
+                    connecting::connect(&cluster, &host, &mut account, Asked { wanted: None, alpn: &[] }).await?;
                 Ok((connected, account))
             }
         });
@@ -77,7 +80,7 @@ impl Future for TcpConnecting {
         let this = &mut *self;
         let result = ready!(this.attempt.as_mut().poll(cx));
         this.pending = None;
-        let (connected, mut account) = result.inspect_err(|_| {
+        let (Established { connected, tls }, mut account) = result.inspect_err(|_| {
             this.cluster.stats().failures.inc(stat::UPSTREAM_RQ_PENDING_FAILURE_EJECT);
         })?;
         // Envoy does not hold bare connections to `max_requests`.
@@ -87,7 +90,7 @@ impl Future for TcpConnecting {
         let Connected { io, local, remote } = connected;
         let id = this.cluster.context.connection_ids.next();
         let guard = TcpGuard { cluster: this.cluster.clone(), account, _request: request };
-        Poll::Ready(Ok(TcpConnection { io, local, remote, id, guard }))
+        Poll::Ready(Ok(TcpConnection { io, local, remote, tls, id, guard }))
     }
 }
 

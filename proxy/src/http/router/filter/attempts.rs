@@ -42,7 +42,9 @@ impl Router {
             control.info_mut().attempt_count = self.attempts;
             let choice = self.choose(&cluster);
             let downstream = control.info().protocol.unwrap_or_default();
-            self.upstream.begin(&cluster, priority, choice, (downstream, self.kind))?;
+            let header = cluster.wanted_header().and_then(|name| request.headers.get(name));
+            let wanted = cluster.wanted(request.authority().unwrap_or_default(), header);
+            self.upstream.begin(&cluster, priority, choice, (downstream, self.kind), wanted)?;
             self.mirror(control, manager);
         }
         let opened = ready!(self.upstream.poll_open(cx, &cluster, priority, control));

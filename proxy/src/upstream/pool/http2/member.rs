@@ -4,10 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use nuncio_core::net::Address;
+use nuncio_core::net::{Address, TlsInfo};
 use nuncio_core::stats::lists::cluster as stat;
 use tokio::time::Instant;
 
@@ -20,6 +21,7 @@ use crate::codec::http2::{ClientConn, ClientDriver, ClientEnd};
 pub(super) struct Member {
     pub(super) id: u64,
     pub(super) local: Option<Address>,
+    pub(super) tls: Option<Arc<TlsInfo>>,
     /// Until it may close: while it is there, the connection stays open.
     conn: RefCell<Option<ClientConn>>,
     account: RefCell<Option<ConnectionAccount>>,
@@ -30,10 +32,17 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn new(conn: ClientConn, account: ConnectionAccount, id: u64, local: Option<Address>) -> Rc<Self> {
+    pub(super) fn new(
+        conn: ClientConn,
+        account: ConnectionAccount,
+        id: u64,
+        local: Option<Address>,
+        tls: Option<Arc<TlsInfo>>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             id,
             local,
+            tls,
             conn: RefCell::new(Some(conn)),
             account: RefCell::new(Some(account)),
             streams: Cell::new(0),

@@ -30,7 +30,7 @@ fn plain() -> pb::Cluster {
 
 impl House {
     async fn stream(&self) -> UpstreamStream {
-        match self.cluster().stream(&self.hosts[0], Priority::Default, Version::Http11) {
+        match self.cluster().stream(&self.hosts[0], Priority::Default, Version::Http11, None) {
             AcquireStream::Ready(stream) => stream,
             AcquireStream::Pending(mut pending) => poll_fn(|cx| pending.poll(cx)).await.unwrap(),
             AcquireStream::Failed(failure) => panic!("{failure}"),
@@ -162,10 +162,11 @@ async fn an_upstream_that_closes_ends_its_requests_and_is_replaced() {
 async fn a_refused_connection_fails_all_who_wait() {
     let house = House::new(plain(), 1);
     house.net.script([Script::Refuse]);
-    let waiting = (0..3).map(|_| match house.cluster().stream(&house.hosts[0], Priority::Default, Version::Http2) {
-        AcquireStream::Pending(pending) => pending,
-        _ => panic!("not waiting"),
-    });
+    let waiting =
+        (0..3).map(|_| match house.cluster().stream(&house.hosts[0], Priority::Default, Version::Http2, None) {
+            AcquireStream::Pending(pending) => pending,
+            _ => panic!("not waiting"),
+        });
     for mut pending in waiting.collect::<Vec<_>>() {
         assert!(poll_fn(|cx| pending.poll(cx)).await.is_err());
     }
@@ -177,7 +178,8 @@ async fn a_refused_connection_fails_all_who_wait() {
 async fn a_place_that_nobody_took_goes_back() {
     let house = House::new(plain(), 1);
     let cluster = house.cluster();
-    let AcquireStream::Pending(pending) = cluster.stream(&house.hosts[0], Priority::Default, Version::Http2) else {
+    let AcquireStream::Pending(pending) = cluster.stream(&house.hosts[0], Priority::Default, Version::Http2, None)
+    else {
         panic!("not waiting");
     };
     settle().await;
@@ -185,7 +187,7 @@ async fn a_place_that_nobody_took_goes_back() {
     drop(pending);
     assert_eq!(house.stat("upstream_rq_active"), 0);
     assert!(matches!(
-        cluster.stream(&house.hosts[0], Priority::Default, Version::Http2),
+        cluster.stream(&house.hosts[0], Priority::Default, Version::Http2, None),
         AcquireStream::Ready(UpstreamStream::Http2(_))
     ));
 }

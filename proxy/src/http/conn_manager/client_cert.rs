@@ -1,0 +1,201 @@
+//! `x-forwarded-client-cert`: what upstreams are told of the client's certificate, and whose claims of one pass.
+
+use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::{
+    ForwardClientCertDetails, SetCurrentClientCertDetails,
+};
+use nuncio_api::supports;
+use nuncio_core::http::HeaderMap;
+use nuncio_core::net::{ConnectionInfo, PeerCertificate};
+
+supports!(pub(super) DETAILS =
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.SetCurrentClientCertDetails" {
+    subject, cert, chain, dns, uri,
+});
+
+const XFCC: &str = "x-forwarded-client-cert";
+
+/// `forward_client_cert_details` and what is said of the current client.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClientCertPolicy {
+    forward: Forward,
+    subject: bool,
+    cert: bool,
+    chain: bool,
+    dns: bool,
+    uri: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Forward {
+    /// Nobody's claim passes.
+    #[default]
+    Sanitize,
+    /// The claim of a client that has shown a certificate passes.
+    ForwardOnly,
+    AppendForward,
+    SanitizeSet,
+    AlwaysForwardOnly,
+}
+
+impl ClientCertPolicy {
+    pub fn from_proto(forward: ForwardClientCertDetails, details: Option<&SetCurrentClientCertDetails>) -> Self {
+        let forward = match forward {
+            ForwardClientCertDetails::Sanitize => Forward::Sanitize,
+            ForwardClientCertDetails::ForwardOnly => Forward::ForwardOnly,
+            ForwardClientCertDetails::AppendForward => Forward::AppendForward,
+            ForwardClientCertDetails::SanitizeSet => Forward::SanitizeSet,
+            ForwardClientCertDetails::AlwaysForwardOnly => Forward::AlwaysForwardOnly,
+        };
+        let Some(details) = details else { return Self { forward, ..Self::default() } };
+        Self {
+            forward,
+            subject: details.subject.as_ref().is_some_and(|v| v.value),
+            cert: details.cert,
+            chain: details.chain,
+            dns: details.dns,
+            uri: details.uri,
+        }
+    }
+
+    /// Makes the header what upstreams may believe.
+    pub fn apply(&self, headers: &mut HeaderMap, connection: &ConnectionInfo) {
+        let tls = connection.tls.as_ref();
+        let peer = tls.and_then(|tls| tls.peer.as_deref());
+        match (self.forward, peer) {
+            (Forward::AlwaysForwardOnly, _) | (Forward::ForwardOnly, Some(_)) => join(headers),
+            (Forward::Sanitize, _) | (_, None) => {
+                headers.remove(XFCC);
+            }
+            (forward, Some(peer)) => {
+                let local = tls.and_then(|tls| tls.local.as_deref());
+                let element = self.element(peer, local);
+                if forward == Forward::SanitizeSet {
+                    headers.set(XFCC, element);
+                } else {
+                    join(headers);
+                    headers.append_to_value(XFCC, ",", element);
+                }
+            }
+        }
+    }
+
+    fn element(&self, peer: &PeerCertificate, local: Option<&PeerCertificate>) -> String {
+        let mut element = String::new();
+        let mut part = |key: &str, value: &str, quoted: bool| {
+            if !element.is_empty() {
+                element.push(';');
+            }
+            element.push_str(key);
+            element.push('=');
+            if quoted {
+                element.push('"');
+                element.push_str(value);
+                element.push('"');
+            } else {
+                plain(value, &mut element);
+            }
+        };
+        for uri in local.map_or(&[][..], |local| &local.uri_sans) {
+            part("By", uri, false);
+        }
+        part("Hash", &peer.sha256, false);
+        if self.cert {
+            part("Cert", &peer.pem, true);
+        }
+        if self.chain {
+            part("Chain", &peer.chain_pem, true);
+        }
+        if self.subject {
+            // Quotes in it are escaped already, as RFC 2253 wants it.
+            part("Subject", &peer.subject, true);
+        }
+        if self.uri && peer.uri_sans.is_empty() {
+            part("URI", "", false);
+        }
+        for uri in peer.uri_sans.iter().filter(|_| self.uri) {
+            part("URI", uri, false);
+        }
+        for name in peer.dns_sans.iter().filter(|_| self.dns) {
+            part("DNS", name, false);
+        }
+        element
+    }
+}
+
+/// Several lines as one, as Envoy forwards them.
+fn join(headers: &mut HeaderMap) {
+    if headers.get_all(XFCC).nth(1).is_some() {
+        let joined = headers.get_joined(XFCC, ",").map(std::borrow::Cow::into_owned).unwrap_or_default();
+        headers.set(XFCC, joined);
+    }
+}
+
+/// A name with a separator in it is quoted: Envoy writes it bare, and whoever got such a certificate could say of
+/// itself what he liked.
+fn plain(value: &str, to: &mut String) {
+    if !value.contains([',', ';', '"']) {
+        return to.push_str(value);
+    }
+    to.push('"');
+    for c in value.chars() {
+        if matches!(c, '"' | '\\') {
+            to.push('\\');
+        }
+        to.push(c);
+    }
+    to.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nuncio_core::net::{Address, TlsInfo};
+    use std::sync::Arc;
+
+    fn connection(peer: Option<PeerCertificate>) -> ConnectionInfo {
+        let address = || Address::Ip("10.0.0.1:80".parse().unwrap());
+        let mut connection = ConnectionInfo::new(1, address(), address());
+        connection.tls = Some(TlsInfo { peer: peer.map(Arc::new), ..TlsInfo::default() });
+        connection
+    }
+
+    fn peer() -> PeerCertificate {
+        PeerCertificate {
+            subject: "CN=client,O=Oracle".into(),
+            sha256: "ab".into(),
+            uri_sans: vec!["spiffe://a".into()],
+            dns_sans: vec!["client.test".into()],
+            ..PeerCertificate::default()
+        }
+    }
+
+    fn apply(forward: Forward, peer: Option<PeerCertificate>, lines: &[&str]) -> Option<String> {
+        let policy = ClientCertPolicy { forward, subject: true, uri: true, dns: true, ..Default::default() };
+        let mut headers = HeaderMap::new();
+        lines.iter().for_each(|line| headers.append(XFCC, line));
+        policy.apply(&mut headers, &connection(peer));
+        headers.get_str(XFCC).map(str::to_owned)
+    }
+
+    #[test]
+    fn modes_are_those_of_envoy() {
+        let own = "Hash=ab;Subject=\"CN=client,O=Oracle\";URI=spiffe://a;DNS=client.test";
+        assert_eq!(apply(Forward::Sanitize, Some(peer()), &["Hash=1"]), None);
+        assert_eq!(apply(Forward::ForwardOnly, None, &["Hash=1"]), None);
+        assert_eq!(apply(Forward::ForwardOnly, Some(peer()), &["Hash=1", "Hash=2"]).unwrap(), "Hash=1,Hash=2");
+        assert_eq!(apply(Forward::AlwaysForwardOnly, None, &["Hash=1", "Hash=2"]).unwrap(), "Hash=1,Hash=2");
+        assert_eq!(apply(Forward::SanitizeSet, Some(peer()), &["Hash=1"]).unwrap(), own);
+        assert_eq!(
+            apply(Forward::AppendForward, Some(peer()), &["Hash=1", "Hash=2"]),
+            Some(format!("Hash=1,Hash=2,{own}"))
+        );
+        assert_eq!(apply(Forward::AppendForward, None, &["Hash=1"]), None);
+    }
+
+    #[test]
+    fn a_name_cannot_end_its_element() {
+        let evil = PeerCertificate { uri_sans: vec!["spiffe://a,Hash=0;URI=\"b".into()], ..peer() };
+        let said = apply(Forward::SanitizeSet, Some(evil), &[]).unwrap();
+        assert!(said.contains(r#";URI="spiffe://a,Hash=0;URI=\"b";DNS="#), "{said}");
+    }
+}

@@ -1,0 +1,313 @@
+//! `DownstreamTlsContext`: clients that connect by TLS.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use futures_util::future::LocalBoxFuture;
+use nuncio_api::pb::envoy::extensions::transport_sockets::tls::v3::{
+    self as pb, common_tls_context::ValidationContextType, downstream_tls_context::SessionTicketKeysType,
+};
+use nuncio_api::supports;
+use nuncio_core::error::ConfigError;
+use nuncio_core::extension::{FactoryContext, WorkerContext};
+use nuncio_core::net::{ConnectionInfo, Io, TlsInfo};
+use nuncio_core::network::{
+    DownstreamTransportSocket, DownstreamTransportSocketConfig, DownstreamTransportSocketFactory, TransportFailure,
+};
+use nuncio_core::stats::lists::tls::{SocketFactory, Ssl};
+use nuncio_core::stats::{List, ScopeId, lists};
+use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, UnbufferedServerConnection};
+use rustls::{CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
+use tokio::time::Instant;
+
+use super::certificate;
+use super::client_hello::{self, Reading};
+use super::failure::TlsFailure;
+use super::identity::{Identity, ServerIdentities};
+use super::parameters::{Parameters, Side, group_name, scheme_name, suite_name};
+use super::secret::ContextFacts;
+use super::stream::TlsStream;
+use super::validation::{PeerRole, SharedValidator, Validator};
+use super::verifier::Verifier;
+use super::witness::Witness;
+use super::{Secured, TlsCounts};
+use crate::net::Buffers;
+
+supports!(pub(super) CONTEXT = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext" {
+    common_tls_context, require_client_certificate, require_sni, disable_stateful_session_resumption,
+    disable_stateless_session_resumption, full_scan_certs_on_sni_mismatch, prefer_client_ciphers
+} noop {
+    session_timeout: "sessions are kept for the library's time, which is shorter",
+} values {
+    ocsp_staple_policy: ["LENIENT_STAPLING"],
+});
+
+/// Envoy has no limit unless the chain says one; a client that never finishes would hold its connection for ever.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(60);
+/// Sessions that are remembered for clients without tickets, by context.
+const SESSIONS: usize = 4096;
+
+/// What a filter chain does to its connections first.
+#[derive(Debug)]
+pub struct DownstreamTls {
+    /// None until every secret is there.
+    current: ArcSwapOption<ServerContext>,
+}
+
+/// One state of a context: its own session store and ticket keys, so that nothing that was decided under other
+/// certificates, authorities or names is taken for decided here.
+#[derive(Debug)]
+struct ServerContext {
+    config: Arc<ServerConfig>,
+    /// For clients that offer none of our protocols; the library would refuse them.
+    without_alpn: Option<Arc<ServerConfig>>,
+    validator: SharedValidator,
+    facts: ContextFacts,
+}
+
+/// The same for one listener, on a worker.
+struct Socket {
+    tls: Arc<DownstreamTls>,
+    counts: TlsCounts,
+    buffers: Rc<Buffers>,
+}
+
+/// A checked context of a listener.
+struct SocketConfig {
+    tls: Arc<DownstreamTls>,
+    scope: ScopeId,
+}
+
+/// `envoy.transport_sockets.tls` of filter chains.
+pub(super) struct Factory;
+
+impl DownstreamTransportSocketFactory for Factory {
+    fn name(&self) -> &'static str {
+        "envoy.transport_sockets.tls"
+    }
+
+    fn message(&self) -> &'static str {
+        "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
+    }
+
+    fn check(
+        &self,
+        config: &[u8],
+        _: &[String],
+        context: &FactoryContext<'_>,
+    ) -> Result<Arc<dyn DownstreamTransportSocketConfig>, Vec<ConfigError>> {
+        let message: pb::DownstreamTlsContext = nuncio_api::any::decode(config).map_err(|e| vec![e])?;
+        let tls = DownstreamTls::from_proto(&message).map_err(|e| vec![e])?;
+        let scope = context.scope(&lists::listener::SCOPE, &context.stat_prefix.into());
+        let mut store = context.stats.borrow_mut();
+        store.declare(scope, &Ssl::descriptors()[0]);
+        store.declare(scope, &SocketFactory::descriptors()[1]);
+        Ok(Arc::new(SocketConfig { tls: Arc::new(tls), scope }))
+    }
+}
+
+impl DownstreamTransportSocketConfig for SocketConfig {
+    fn on_worker(&self, worker: &WorkerContext) -> Rc<dyn DownstreamTransportSocket> {
+        let counts = TlsCounts::new(&worker.stats, self.scope);
+        Rc::new(Socket { tls: self.tls.clone(), counts, buffers: Buffers::of_this_thread() })
+    }
+}
+
+impl DownstreamTransportSocket for Socket {
+    fn accept<'a>(
+        &'a self,
+        io: Io,
+        preread: Vec<u8>,
+        connection: &'a mut ConnectionInfo,
+    ) -> LocalBoxFuture<'a, Result<Io, TransportFailure>> {
+        Box::pin(async move {
+            let accepted = self.tls.accept(io, preread, &self.buffers);
+            let secured = match tokio::time::timeout(HANDSHAKE_TIME, accepted).await {
+                Ok(Ok(secured)) => secured,
+                Ok(Err(failure)) => {
+                    self.counts.failed(&failure);
+                    return Err(TransportFailure(failure.text.into()));
+                }
+                Err(_) => return Err(TransportFailure("TLS handshake took too long".into())),
+            };
+            self.counts.handshake(&secured);
+            let mut timings = connection.timings.get();
+            timings.handshake_complete = Some(Instant::now());
+            connection.timings.set(timings);
+            if connection.requested_server_name.is_none() {
+                connection.requested_server_name = secured.info.server_name.clone();
+            }
+            connection.tls = Some(secured.info);
+            Ok(secured.io)
+        })
+    }
+}
+
+// === impl DownstreamTls ===
+
+impl DownstreamTls {
+    /// Paths of errors are relative to the message.
+    pub fn from_proto(message: &pb::DownstreamTlsContext) -> Result<Self, ConfigError> {
+        Ok(Self { current: ArcSwapOption::from(Some(Arc::new(ServerContext::build(message)?))) })
+    }
+
+    /// The certificates in use, for `/certs`.
+    pub fn facts(&self) -> Option<ContextFacts> {
+        self.current.load().as_ref().map(|context| context.facts.clone())
+    }
+
+    /// The handshake with a client. No deadline of its own: the caller has one.
+    pub async fn accept(&self, io: Io, preread: Vec<u8>, buffers: &Rc<Buffers>) -> Result<Secured, TlsFailure> {
+        let Some(context) = self.current.load_full() else { return Err(TlsFailure::not_ready()) };
+        let (mut io, mut preread) = (io, preread);
+        let mut hello = client_hello::ClientHello::default();
+        loop {
+            match client_hello::read(&preread) {
+                Reading::Incomplete if preread.len() <= client_hello::LIMIT => {}
+                Reading::Hello(read) => {
+                    hello = read;
+                    break;
+                }
+                // The library says what is wrong with it.
+                Reading::Incomplete | Reading::Other => break,
+            }
+            let read = poll_fn(|cx| {
+                let mut scratch = buffers.take_scratch();
+                let read = io.poll_read(cx, &mut scratch).map_ok(|n| {
+                    preread.extend_from_slice(&scratch[..n]);
+                    n
+                });
+                buffers.give_scratch(scratch);
+                read
+            });
+            match read.await {
+                Ok(n) if n > 0 => {}
+                _ => return Err(TlsFailure::closed()),
+            }
+        }
+        let common = |ours: &Vec<u8>| hello.alpn.contains(ours);
+        let config = match &context.without_alpn {
+            Some(without) if !hello.alpn.is_empty() && !context.config.alpn_protocols.iter().any(common) => without,
+            _ => &context.config,
+        };
+        let session = UnbufferedServerConnection::new(config.clone()).map_err(|e| TlsFailure::new(&e, None, b""))?;
+        let mut stream = TlsStream::new(io, session, preread, buffers.clone());
+        poll_fn(|cx| stream.poll_handshake(cx)).await?;
+        let mut info = describe(stream.state(), &stream.witness);
+        info.server_name = hello.server_name.map(Into::into);
+        if info.peer.is_some() && stream.state().handshake_kind() == Some(HandshakeKind::Resumed) {
+            info.peer_validated = !context.validator.accepts_all();
+        }
+        Ok(Secured::new(stream, info))
+    }
+}
+
+// === impl ServerContext ===
+
+impl ServerContext {
+    fn build(message: &pb::DownstreamTlsContext) -> Result<Self, ConfigError> {
+        let common = message.common_tls_context.clone().unwrap_or_default();
+        let within = |e: ConfigError| e.within("common_tls_context");
+        let parameters = Parameters::from_proto(&common, Side::Server).map_err(within)?;
+        let identities = identities(&common, &parameters).map_err(within)?;
+        if identities.is_empty() {
+            return Err(ConfigError::new("common_tls_context", "No TLS certificates found for server context"));
+        }
+        let validator = validator(&common).map_err(within)?;
+        let facts = ContextFacts {
+            authorities: validator.facts(),
+            chains: identities.iter().flat_map(|identity| identity.facts.clone()).collect(),
+        };
+        let is = |value: &Option<nuncio_api::pb::google::protobuf::BoolValue>| value.as_ref().is_some_and(|v| v.value);
+        let chooser =
+            ServerIdentities::new(identities, is(&message.full_scan_certs_on_sni_mismatch), is(&message.require_sni));
+        let library = |e: rustls::Error| ConfigError::new("common_tls_context", e.to_string());
+        let builder = ServerConfig::builder_with_provider(parameters.provider.clone())
+            .with_protocol_versions(&parameters.versions)
+            .map_err(library)?;
+        let builder = if validator.asks() {
+            builder.with_client_cert_verifier(Arc::new(Verifier {
+                validator: validator.clone(),
+                algorithms: parameters.provider.signature_verification_algorithms,
+                role: PeerRole::Client,
+                expected: Vec::new(),
+                mandatory: is(&message.require_client_certificate) || validator.needs_certificate(),
+            }))
+        } else {
+            // As Envoy, even if a certificate is required: nobody could say whether it is a right one.
+            builder.with_no_client_auth()
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(chooser));
+        config.ignore_client_order = !message.prefer_client_ciphers;
+        if let Some(log) = &parameters.key_log {
+            config.key_log = log.clone();
+        }
+        let stateless = !matches!(
+            message.session_ticket_keys_type,
+            Some(SessionTicketKeysType::DisableStatelessSessionResumption(true))
+        );
+        if stateless {
+            config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(library)?;
+        }
+        config.session_storage = if message.disable_stateful_session_resumption {
+            Arc::new(NoServerSessionStorage {})
+        } else {
+            ServerSessionMemoryCache::new(SESSIONS)
+        };
+        if !stateless && message.disable_stateful_session_resumption {
+            config.send_tls13_tickets = 0;
+        }
+        let without_alpn = (!parameters.alpn.is_empty()).then(|| Arc::new(config.clone()));
+        config.alpn_protocols = parameters.alpn;
+        Ok(Self { config: Arc::new(config), without_alpn, validator, facts })
+    }
+}
+
+/// All of our certificates in a context.
+pub(super) fn identities(common: &pb::CommonTlsContext, parameters: &Parameters) -> Result<Vec<Identity>, ConfigError> {
+    let read = |(i, message)| {
+        Identity::from_proto(message, &parameters.provider).map_err(|e| e.within(&format!("tls_certificates[{i}]")))
+    };
+    common.tls_certificates.iter().enumerate().map(read).collect()
+}
+
+/// What a context asks of the peer's certificate.
+pub(super) fn validator(common: &pb::CommonTlsContext) -> Result<SharedValidator, ConfigError> {
+    let read = match &common.validation_context_type {
+        Some(ValidationContextType::ValidationContext(message)) => {
+            Validator::from_proto(message).map_err(|e| e.within("validation_context"))?
+        }
+        _ => Validator::default(),
+    };
+    Ok(Arc::new(read))
+}
+
+/// What a finished handshake tells.
+pub(super) fn describe(state: &CommonState, witness: &Witness) -> TlsInfo {
+    TlsInfo {
+        version: match state.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            _ => "",
+        },
+        cipher: state.negotiated_cipher_suite().map_or("", |suite| suite_name(suite.suite())),
+        group: state.negotiated_key_exchange_group().map_or("", |group| group_name(group.name())),
+        server_name: None,
+        alpn: state.alpn_protocol().map(|name| String::from_utf8_lossy(name).into()),
+        peer_validated: witness.validated,
+        peer: state.peer_certificates().and_then(certificate::describe),
+        local: witness.local.clone(),
+        session_id: None,
+    }
+}
+
+impl Secured {
+    pub(super) fn new<S: super::stream::Session>(stream: TlsStream<S>, info: TlsInfo) -> Self {
+        let scheme = stream.witness.scheme.map(scheme_name);
+        let resumed = stream.state().handshake_kind() == Some(HandshakeKind::Resumed);
+        Self { io: Io::Other(Box::new(stream)), info, scheme, resumed }
+    }
+}
