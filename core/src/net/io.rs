@@ -69,6 +69,11 @@ impl Io {
         }
     }
 
+    /// Dropping it is all there is to a close: the peer gets what was written, then FIN.
+    pub fn closes_by_drop(&self) -> bool {
+        matches!(self, Self::Tcp(_) | Self::Unix(_))
+    }
+
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(s) => Pin::new(s).poll_shutdown(cx),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod admin;
+mod closing;
 mod demo;
 mod examples;
 mod listeners;

@@ -34,6 +34,8 @@ pub struct ServerConn {
     keep_alive: bool,
     /// The request asked for a tunnel: behind any other answer nothing is read as a request.
     wants_tunnel: bool,
+    /// The client said that this request is its last.
+    last: bool,
     expects_continue: bool,
     head_sent: bool,
     closing: bool,
@@ -53,6 +55,7 @@ impl ServerConn {
             answering: Answering::default(),
             keep_alive: true,
             wants_tunnel: false,
+            last: false,
             expects_continue: false,
             head_sent: false,
             closing: false,
@@ -122,12 +125,14 @@ impl ServerConn {
         self.answering = Answering { method: parsed.method, version: head.version };
         self.keep_alive = parsed.keep_alive;
         self.wants_tunnel = parsed.wants_tunnel;
+        self.last = !parsed.keep_alive;
         self.expects_continue = parsed.expects_continue;
         self.head_sent = false;
     }
 
     /// Nothing that follows a refused head is read as a request.
     fn refuse(&mut self, e: RequestError, head: &mut RequestHead) -> RequestError {
+        self.last = false;
         if e.protocol_error {
             head.clear();
         }
@@ -175,6 +180,7 @@ impl ServerConn {
 
     #[cold]
     fn body_error(&mut self, fault: BodyFault) -> BodyError {
+        self.last = false;
         self.keep_alive = false;
         self.closing = true;
         // Where the body ends is not known any more, so nothing may be read as a head.
@@ -315,6 +321,17 @@ impl ServerConn {
     /// Nothing read, nothing to write.
     pub fn is_idle(&self) -> bool {
         self.wire.pending().is_empty() && self.wire.buffered() == 0 && self.incoming.is_done()
+    }
+
+    /// The connection may be dropped as it is: the client called this request its last and has sent all of it, the
+    /// response is on the wire, and no unread byte turns the close into a reset. Everybody else is waited for with
+    /// [`poll_drain_and_close`](Self::poll_drain_and_close) (RFC 9112 9.6).
+    pub fn may_be_dropped(&self) -> bool {
+        self.last
+            && self.response_complete()
+            && self.request_complete()
+            && self.wire.is_quiet()
+            && self.wire.io.closes_by_drop()
     }
 
     /// Sends FIN once everything is written, then reads and drops until the client's FIN, so that

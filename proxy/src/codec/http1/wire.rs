@@ -69,6 +69,11 @@ impl Wire {
         (self.received, self.sent)
     }
 
+    /// Nothing waits in either direction, as far as the last read and write could tell.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.pending().is_empty() && !self.full && self.unsent() == 0
+    }
+
     pub(super) fn is_eof(&self) -> bool {
         self.eof
     }

@@ -232,6 +232,10 @@ impl HttpConnection {
     /// We close: what is buffered is written, FIN is sent, and the client gets a moment to read.
     fn close_gracefully(&mut self) {
         self.account.ended_here = true;
+        if !self.refused && self.conn.may_be_dropped() {
+            self.phase = Phase::Closed;
+            return;
+        }
         let unread = self.refused || !self.conn.request_arrived();
         self.phase = if unread { Phase::Delaying } else { Phase::Closing };
         self.until = Some(Instant::now() + self.manager.config.timeouts.delayed_close.max(Duration::from_millis(1)));
