@@ -15,7 +15,9 @@ pub use client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
 pub use cluster_info::ClusterInfo;
 pub use dial::{DialFailure, HostDialer, HttpAnswer, HttpCall, HttpConn};
 pub use grpc::{GrpcFailure, GrpcService};
-pub use host::{AddressText, Health, HealthFlag, HealthFlags, Host, HostCounts, HostLoad, HostSpec, Locality, Place};
+pub use host::{
+    AddressText, Health, HealthFlag, HealthFlags, Host, HostCounts, HostLoad, HostSpec, Locality, Origin, Place,
+};
 pub use host_monitor::{HostMonitor, Outcome};
 pub use host_set::{HostSet, Hosts, LocalityHosts, PrioritySet};
 pub use load_balancer::{Choice, LbContext, LoadBalancer, OverrideHost, PriorityLoad};

@@ -23,6 +23,11 @@ pub trait HostSource {
         Needs::default()
     }
 
+    /// Whom it asks, as operators read it: `dns a.test`, `eds /etc/eds.yaml`; none if the configuration says it all.
+    fn who(&self) -> Option<String> {
+        None
+    }
+
     /// Tells the sink all there is to tell. Ends when there will be no more news; dropped when the cluster is removed.
     fn run(self: Box<Self>, context: SourceContext, sink: HostSink) -> LocalBoxFuture<'static, ()>;
 }

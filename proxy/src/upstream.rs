@@ -30,7 +30,7 @@ pub mod worker;
 pub use async_client::ClusterClient;
 pub use circuit_breaker::{Permit, Priority};
 pub use cluster::{ClusterConfig, ClusterDefaults};
-pub use cluster_manager::{ClusterManager, ClusterStatus, ClusterView, HealthView};
+pub use cluster_manager::{Awaited, ClusterManager, ClusterStatus, ClusterView, HealthView, Provenance};
 pub use dial::DialContext;
 pub use pool::http1::{Acquire, PendingConn, PooledConn};
 pub use pool::stream::{AcquireStream, PendingStream, UpstreamEnd, UpstreamStream};

@@ -214,6 +214,17 @@ pub mod cluster {
             gauge UPDATE_TIME;
         }
     }
+    crate::stats! {
+        /// Of clusters that are protected against their source (`nuncio.discovery` in their metadata); not Envoy's.
+        pub Discovery at ["discovery."] {
+            /// Empty answers that did not empty the cluster.
+            counter KEPT_ON_EMPTY;
+            /// 1 while hosts are kept against an empty answer.
+            gauge KEEPING;
+            /// Answers that went back to a version that another one had followed.
+            counter REFUSED_OLDER;
+        }
+    }
 }
 
 /// `dns.cares.` of the resolvers, under the name of Envoy's: listed once there is one.

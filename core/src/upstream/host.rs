@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -28,6 +28,16 @@ impl Locality {
     }
 }
 
+/// Who said that there is a host, in which version of what they say, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// E.g. `sds GET registry/v1/registration/web`.
+    pub who: Arc<str>,
+    /// Empty where answers have none.
+    pub version: Arc<str>,
+    pub at: SystemTime,
+}
+
 /// What a discovery source says of a host: the input of the cluster manager's diff.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostSpec {
@@ -48,6 +58,8 @@ pub struct HostSpec {
     pub disable_active_health_check: bool,
     /// The discovery's own word on health: a subset of the `*Eds*` flags.
     pub eds_health: HealthFlags,
+    /// Shared by all hosts of one answer; no part of what the host is.
+    pub origin: Option<Arc<Origin>>,
 }
 
 impl HostSpec {
@@ -66,6 +78,7 @@ impl HostSpec {
             health_check_hostname: Arc::default(),
             disable_active_health_check: false,
             eds_health: HealthFlags::default(),
+            origin: None,
         }
     }
 }
@@ -326,6 +339,8 @@ pub struct Host {
     well_since: AtomicU64,
     /// Set by main before any worker knows the host, where traffic is watched.
     monitor: OnceLock<Arc<dyn HostMonitor>>,
+    /// Milliseconds after `created` since when discovery does not name it any more, although it is kept.
+    absent_since: AtomicU64,
     pub load: HostLoad,
 }
 
@@ -346,6 +361,7 @@ impl Host {
             created: Instant::now(),
             well_since: AtomicU64::new(0),
             monitor: OnceLock::new(),
+            absent_since: AtomicU64::new(0),
             load: HostLoad::default(),
             spec,
         }
@@ -447,6 +463,9 @@ impl Host {
         if before.contains(HealthFlag::FailedActiveHc) && !flags.contains(HealthFlag::FailedActiveHc) {
             self.well_since.store(self.created.elapsed().as_millis() as u64, Relaxed);
         }
+        if !before.contains(HealthFlag::PendingDynamicRemoval) && flags.contains(HealthFlag::PendingDynamicRemoval) {
+            self.absent_since.store(self.created.elapsed().as_millis() as u64, Relaxed);
+        }
     }
 
     /// Whoever judges it by its traffic; the first one stays.
@@ -466,6 +485,17 @@ impl Host {
     pub fn well_for(&self, now: Instant) -> Duration {
         let since = self.created + Duration::from_millis(self.well_since.load(Relaxed));
         now.saturating_duration_since(since)
+    }
+
+    /// For how long discovery has not named it any more; none if it does.
+    pub fn absent_for(&self, now: Instant) -> Option<Duration> {
+        let since = self.created + Duration::from_millis(self.absent_since.load(Relaxed));
+        self.flags().contains(HealthFlag::PendingDynamicRemoval).then(|| now.saturating_duration_since(since))
+    }
+
+    /// Who named it first.
+    pub fn origin(&self) -> Option<&Arc<Origin>> {
+        self.spec.origin.as_ref()
     }
 
     pub fn health(&self) -> Health {

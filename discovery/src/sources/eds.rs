@@ -69,6 +69,10 @@ impl HostSource for Eds {
         Needs { node: true, cluster }
     }
 
+    fn who(&self) -> Option<String> {
+        Some(format!("eds {}", self.source.who::<ClusterLoadAssignment>()))
+    }
+
     fn run(self: Box<Self>, context: SourceContext, sink: HostSink) -> LocalBoxFuture<'static, ()> {
         Box::pin(async move {
             let mut subscription = Subscription::new(&self.source, vec![self.name.clone()], &context);

@@ -91,6 +91,10 @@ fn alternate(addresses: &mut Vec<IpAddr>) {
 }
 
 impl HostSource for LogicalDns {
+    fn who(&self) -> Option<String> {
+        Some(format!("dns {}", self.target.name))
+    }
+
     fn run(self: Box<Self>, context: SourceContext, sink: HostSink) -> LocalBoxFuture<'static, ()> {
         Box::pin(async move {
             let resolver = context.dns.resolver(self.lookups.resolver.as_ref());

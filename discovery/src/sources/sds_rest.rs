@@ -112,6 +112,10 @@ impl HostSource for Sds {
         Needs { node: false, cluster: Some((format!("{CONFIG}.sds_cluster"), self.cluster.clone())) }
     }
 
+    fn who(&self) -> Option<String> {
+        Some(format!("sds GET {}{}", self.cluster, self.path))
+    }
+
     fn run(self: Box<Self>, context: SourceContext, sink: HostSink) -> LocalBoxFuture<'static, ()> {
         Box::pin(async move {
             let mut last_good: Option<Instant> = None;
@@ -123,9 +127,12 @@ impl HostSource for Sds {
                 };
                 let asked = format!("GET {}{}", self.cluster, self.path);
                 match self.ask(&context).await {
-                    Ok(hosts) => {
+                    Ok((hosts, version)) => {
                         last_good = Some(Instant::now());
                         sink.count(UpdateEvent::Success);
+                        if let Some(version) = version {
+                            sink.version(&version);
+                        }
                         sink.replace(hosts);
                     }
                     Err(Fault::Failure(reason)) => sink.failed(format_args!("{asked}: {reason}; {age}")),
@@ -138,7 +145,7 @@ impl HostSource for Sds {
 }
 
 impl Sds {
-    async fn ask(&self, context: &SourceContext) -> Result<Vec<HostSpec>, Fault> {
+    async fn ask(&self, context: &SourceContext) -> Result<Answer, Fault> {
         let mut head = RequestHead::default();
         let headers = [(":method", "GET"), (":path", &self.path), (":scheme", "http"), (":authority", &self.cluster)];
         headers.into_iter().for_each(|(name, value)| head.headers.append(name, value));
@@ -155,13 +162,25 @@ impl Sds {
         if answer.head.status != 200 {
             return Err(Fault::Failure(format!("answered {}", answer.head.status)));
         }
-        hosts(&answer.body).map_err(Fault::Rejected)
+        let read: Value =
+            serde_json::from_slice(&answer.body).map_err(|e| Fault::Rejected(format!("not JSON: {e}")))?;
+        Ok((hosts(&read).map_err(Fault::Rejected)?, version(&read)))
+    }
+}
+
+/// Hosts, and the version of the list if the server numbers them, as our own does.
+type Answer = (Vec<HostSpec>, Option<String>);
+
+fn version(answer: &Value) -> Option<String> {
+    match answer.get("version")? {
+        Value::String(version) => Some(version.chars().take(128).collect()),
+        Value::Number(version) => Some(version.to_string()),
+        _ => None,
     }
 }
 
 /// The whole list, or what is wrong with it. Keys that are not known are somebody else's.
-fn hosts(body: &[u8]) -> Result<Vec<HostSpec>, String> {
-    let answer: Value = serde_json::from_slice(body).map_err(|e| format!("not JSON: {e}"))?;
+fn hosts(answer: &Value) -> Result<Vec<HostSpec>, String> {
     let list = answer.get("hosts").and_then(Value::as_array).ok_or("`hosts` must be a list")?;
     let mut seen = HashSet::with_capacity(list.len());
     let mut hosts = Vec::with_capacity(list.len());

@@ -5,11 +5,13 @@
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures_util::future::{LocalBoxFuture, join_all};
 use nuncio_api::pb::envoy::config::cluster::v3::{Cluster, cluster::DiscoveryType};
 use nuncio_core::dns::DnsResolver;
 use nuncio_core::error::ConfigError;
+use nuncio_core::upstream::{HostSpec, Origin};
 
 use super::dns::{Lookups, Target, targets};
 use crate::dns::family::lookup;
@@ -51,13 +53,20 @@ impl StrictDns {
 }
 
 impl HostSource for StrictDns {
+    fn who(&self) -> Option<String> {
+        const MOST: usize = 3;
+        let names: Vec<&str> = self.targets.iter().take(MOST).map(|target| &*target.name).collect();
+        let more = if self.targets.len() > MOST { ", …" } else { "" };
+        Some(format!("dns {}{more}", names.join(", ")))
+    }
+
     fn run(self: Box<Self>, context: SourceContext, sink: HostSink) -> LocalBoxFuture<'static, ()> {
         Box::pin(async move {
             if self.targets.is_empty() {
                 return sink.replace(self.assignment);
             }
             let resolver = context.dns.resolver(self.lookups.resolver.as_ref());
-            let known = RefCell::new(vec![Vec::new(); self.targets.len()]);
+            let known = RefCell::new(vec![Known::default(); self.targets.len()]);
             let running = Running { strict: &self, known: &known, context: &context, resolver, sink: &sink };
             join_all((0..self.targets.len()).map(|at| running.follow(at))).await;
         })
@@ -66,11 +75,18 @@ impl HostSource for StrictDns {
 
 struct Running<'a> {
     strict: &'a StrictDns,
-    /// The addresses of each target, as its authority said last.
-    known: &'a RefCell<Vec<Vec<IpAddr>>>,
+    /// Of each target.
+    known: &'a RefCell<Vec<Known>>,
     context: &'a SourceContext,
     resolver: Rc<dyn DnsResolver>,
     sink: &'a HostSink,
+}
+
+/// What an authority said last of a target.
+#[derive(Clone, Default)]
+struct Known {
+    addresses: Vec<IpAddr>,
+    origin: Option<Arc<Origin>>,
 }
 
 impl Running<'_> {
@@ -99,7 +115,9 @@ impl Running<'_> {
     /// Servers turn the order of their answers; that is no news, so what is known keeps its place.
     fn learn(&self, at: usize, addresses: &[IpAddr]) {
         {
-            let known = &mut self.known.borrow_mut()[at];
+            let Known { addresses: known, origin } = &mut self.known.borrow_mut()[at];
+            let who = format!("dns {}", self.strict.targets[at].name).into();
+            *origin = Some(Arc::new(Origin { who, version: Arc::default(), at: self.context.clock.now() }));
             let now: std::collections::HashSet<&IpAddr> = addresses.iter().collect();
             known.retain(|address| now.contains(address));
             let mut kept: std::collections::HashSet<IpAddr> = known.iter().copied().collect();
@@ -107,7 +125,9 @@ impl Running<'_> {
         }
         let known = self.known.borrow();
         let both = self.strict.targets.iter().zip(known.iter());
-        let hosts = both.flat_map(|(target, addresses)| addresses.iter().map(|address| target.host(*address)));
+        let hosts = both.flat_map(|(target, known)| {
+            known.addresses.iter().map(|address| HostSpec { origin: known.origin.clone(), ..target.host(*address) })
+        });
         self.sink.replace(Assignment { hosts: hosts.collect(), ..self.strict.assignment.clone() });
     }
 }
@@ -117,7 +137,6 @@ mod tests {
     use super::*;
     use crate::dns::scripted::Scripted;
     use crate::sources::testing::{Heard, context, dns_cluster, seconds};
-    use nuncio_core::upstream::HostSpec;
     use std::time::Duration;
 
     fn start(names: &Scripted, cluster: &Cluster) -> Rc<Heard> {

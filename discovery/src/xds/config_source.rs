@@ -9,6 +9,8 @@ use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::time::duration;
 
+use super::resource::Resource;
+
 supports!(SOURCE = "envoy.config.core.v3.ConfigSource" {
     path, path_config_source, api_config_source, initial_fetch_timeout
 } values {
@@ -76,6 +78,14 @@ impl ConfigSource {
             None => Err(ConfigError::new("", "a source must be given")),
         }?;
         Ok(Self { from, initial_fetch_timeout: (!initial.is_zero()).then_some(initial) })
+    }
+
+    /// Whom a resource of that kind comes from, as operators read it.
+    pub fn who<R: Resource>(&self) -> String {
+        match &self.from {
+            From::File(file) => file.path.display().to_string(),
+            From::Rest(rest) => format!("POST {}{}", rest.cluster, R::REST),
+        }
     }
 
     /// The cluster that is asked, and where that stands in the message.

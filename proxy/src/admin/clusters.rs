@@ -14,7 +14,9 @@ use nuncio_core::upstream::host::HostCounts;
 use nuncio_core::upstream::{HealthFlag, HealthFlags, Host};
 use regex::Regex;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
+use super::discovery::{kept, origin_json};
 use super::listeners::address_json;
 use super::{Answer, Chunks, ContentType, Page, Param, ParamKind, Query};
 use crate::upstream::{ClusterSnapshot, ClusterView, Priority};
@@ -233,6 +235,14 @@ fn host_status(host: &Host, [rate, local_rate]: [f64; 2]) -> Value {
         if rate >= 0.0 {
             json[name] = json!({"value": rate});
         }
+    }
+    if let Some(origin) = host.origin() {
+        // Not Envoy's, and only where somebody was asked.
+        let mut said = origin_json(origin);
+        if let Some(kept) = kept(host, Instant::now()) {
+            said.insert("kept".into(), kept.into());
+        }
+        json["nuncio"] = said.into();
     }
     json
 }

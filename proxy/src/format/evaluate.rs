@@ -1,5 +1,5 @@
 //! The value of an operator for one stream, appended to a buffer: nothing is allocated, except for
-//! filter state, whose objects make their own text.
+//! filter state, whose objects make their own text, and the time at which a host was named.
 //!
 //! Over 500 lines, as the list of operators is long; each is a few lines that do not know of the others.
 
@@ -13,10 +13,13 @@ use nuncio_core::http::header_map::decimal;
 use nuncio_core::http::{HeaderMap, Version, grpc_status};
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::{Address, CidrRange, PeerCertificate, TlsInfo};
+use nuncio_core::stream_info::StreamInfo;
+use nuncio_core::upstream::Origin;
 use tokio::time::Instant;
 
 use super::operator::*;
 use super::value as json;
+use crate::calendar::Date;
 
 /// What was appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -537,6 +540,10 @@ fn filter_state(context: &Context<'_>, name: &str, plain: bool, out: &mut Vec<u8
     }
 }
 
+fn origin(info: &StreamInfo) -> Option<&Origin> {
+    info.upstream_host.as_ref()?.origin().map(|origin| &**origin)
+}
+
 // === impl Text ===
 
 impl Text {
@@ -553,6 +560,17 @@ impl Text {
             }
             Self::UpstreamHostName { .. } | Self::HostsAttempted { .. } | Self::ConnectionIdsAttempted => {
                 self.append_hosts(context, out)
+            }
+            Self::UpstreamHostSource => {
+                let host = info.upstream_host.as_ref();
+                nonempty(out, host.map(|host| host.origin().map_or("the configuration", |origin| &origin.who)))
+            }
+            Self::UpstreamHostSourceVersion => nonempty(out, origin(info).map(|origin| &*origin.version)),
+            Self::UpstreamHostSourceTime => {
+                let at = origin(info).and_then(|origin| origin.at.duration_since(UNIX_EPOCH).ok());
+                let millis = at.and_then(|at| u64::try_from(at.as_millis()).ok());
+                let text = millis.map(|millis| Date::new(Duration::from_millis(millis)).rfc3339());
+                nonempty(out, text.as_deref())
             }
             Self::UpstreamCluster => nonempty(out, info.upstream_cluster.as_ref().map(|c| &*c.observability_name)),
             Self::UpstreamClusterRaw => nonempty(out, info.upstream_cluster.as_ref().map(|c| &*c.name)),

@@ -11,7 +11,7 @@ use nuncio_core::metadata::Metadata;
 use nuncio_core::net::{Address, ConnectionInfo, PeerCertificate, TlsInfo};
 use nuncio_core::random::Rng;
 use nuncio_core::stream_info::{Attempt, ResponseFlag, StreamInfo};
-use nuncio_core::upstream::{ClusterInfo, Host, HostSpec};
+use nuncio_core::upstream::{ClusterInfo, Host, HostSpec, Origin};
 use tokio::time::Instant;
 
 use super::*;
@@ -65,6 +65,8 @@ impl Stream {
         info.timings.end = ms(11);
         let mut spec = HostSpec::new(address("127.0.0.1:45099"));
         spec.hostname = "host.b:99".into();
+        let at = UNIX_EPOCH + Duration::from_millis(1_795_991_000_250);
+        spec.origin = Some(Arc::new(Origin { who: "dns host.b".into(), version: Arc::default(), at }));
         spec.metadata = Arc::new(metadata("hns", &[("k", text_value("hv"))]));
         info.upstream_host = Some(Arc::new(Host::new(spec)));
         info.upstream_cluster = Some(Arc::new(ClusterInfo {
@@ -236,6 +238,9 @@ fn commands_print_the_stream_as_text_and_typed() {
         ("UPSTREAM_HOST", "127.0.0.1:45099", "\"127.0.0.1:45099\""),
         ("UPSTREAM_HOST_NAME", "host.b:99", "\"host.b:99\""),
         ("UPSTREAM_HOST_NAME_WITHOUT_PORT", "host.b", "\"host.b\""),
+        ("UPSTREAM_HOST_SOURCE", "dns host.b", "\"dns host.b\""),
+        ("UPSTREAM_HOST_SOURCE_VERSION", "-", "null"),
+        ("UPSTREAM_HOST_SOURCE_TIME", "2026-11-29T22:23:20.250Z", "\"2026-11-29T22:23:20.250Z\""),
         ("UPSTREAM_HOSTS_ATTEMPTED_WITHOUT_PORT", "127.0.0.1", "\"127.0.0.1\""),
         ("UPSTREAM_LOCAL_PORT", "48392", "48392"),
         ("UPSTREAM_REMOTE_ADDRESS", "127.0.0.1:45099", "\"127.0.0.1:45099\""),

@@ -133,13 +133,15 @@ fn pages(
     pages.extend(admin::runtime_pages(&runtime));
     pages.extend(admin::server_info_pages(identity, facts.lifecycle));
     let cold = facts.clusters.clone();
-    let awaited = move || cold.awaited().iter().map(|name| format!("cluster {name}")).collect();
+    let awaited = move || cold.awaited();
     pages.extend(admin::lifecycle_pages(facts.lifecycle, awaited, Rc::new(move || quit(Act::Quit))));
     pages.extend(admin::logging_pages(facts.loggers, move || reopen(Act::ReopenLogs)));
     let clusters = facts.clusters.clone();
     let views = clusters.clone();
     let clusters: ClusterSource = Rc::new(move || clusters.active());
     pages.extend(admin::cluster_pages(&(Rc::new(move || views.views()) as ClusterViews)));
+    let known = facts.clusters.clone();
+    pages.extend(admin::discovery_pages(Rc::new(move |wanted| known.provenance(wanted)), WallClock::System));
     pages.extend(admin::config_pages(&facts.configs, &clusters));
     let flush = facts.flush.clone().map(|flusher| Rc::new(move || flusher.flush()) as Rc<dyn Fn()>);
     pages.extend(admin::stats_pages(facts.store, &facts.stats, flush));

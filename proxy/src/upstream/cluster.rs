@@ -19,6 +19,7 @@ use nuncio_core::time::duration;
 use nuncio_core::upstream::{ClusterInfo, HealthFlag, HealthFlags};
 
 use super::circuit_breaker::{Priority, Thresholds};
+use super::cluster_manager::Protection;
 use super::http_options::{self, HttpOptions, UpstreamProtocol};
 use super::lb_config;
 pub use super::lb_config::{LbConfig, LbPolicy};
@@ -114,6 +115,7 @@ pub struct ClusterConfig {
 struct Rare {
     update_merge_window: Duration,
     override_host_status: HostStatuses,
+    protection: Protection,
     flags: ClusterFlags,
 }
 
@@ -121,6 +123,7 @@ impl Rare {
     const DEFAULT: Self = Self {
         update_merge_window: Duration::from_secs(1),
         override_host_status: HostStatuses::DEFAULT,
+        protection: Protection { keep_last_good: Duration::ZERO, refuse_older: Duration::ZERO },
         flags: ClusterFlags {
             ignore_health_on_host_removal: false,
             close_connections_on_host_health_failure: false,
@@ -205,11 +208,13 @@ impl ClusterConfig {
         let mut transport = None;
         keep(TransportSockets::from_cluster(message).map(|read| transport = read));
         keep(check_negotiation(message, &http, transport.as_deref()));
+        let mut protection = Protection::default();
+        keep(Protection::from_proto(message).map(|read| protection = read));
         if !errors.is_empty() {
             return Err(errors);
         }
         let thresholds = message.circuit_breakers.as_ref().and_then(Thresholds::from_proto);
-        let rare = rare(message);
+        let rare = rare(message, protection);
         let info = Arc::new(info(message, added_via_api, &http));
         Ok(Self { info, lb, http, thresholds, connect: connect.map(Box::new), transport, rare })
     }
@@ -248,6 +253,11 @@ impl ClusterConfig {
         self.rare().update_merge_window
     }
 
+    /// Against what its source says.
+    pub fn protection(&self) -> Protection {
+        self.rare().protection
+    }
+
     pub fn override_host_status(&self) -> HostStatuses {
         self.rare().override_host_status
     }
@@ -275,7 +285,7 @@ fn info(message: &pb::Cluster, added_via_api: bool, http: &HttpOptions) -> Clust
     }
 }
 
-fn rare(message: &pb::Cluster) -> Option<Box<Rare>> {
+fn rare(message: &pb::Cluster, protection: Protection) -> Option<Box<Rare>> {
     let common = message.common_lb_config.as_ref();
     let rare = Rare {
         update_merge_window: common
@@ -284,6 +294,7 @@ fn rare(message: &pb::Cluster) -> Option<Box<Rare>> {
         override_host_status: common
             .and_then(|common| common.override_host_status.as_ref())
             .map_or(HostStatuses::DEFAULT, HostStatuses::from_proto),
+        protection,
         flags: ClusterFlags {
             ignore_health_on_host_removal: message.ignore_health_on_host_removal,
             close_connections_on_host_health_failure: message.close_connections_on_host_health_failure,

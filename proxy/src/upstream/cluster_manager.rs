@@ -9,6 +9,7 @@ mod entry;
 mod health;
 pub mod history;
 mod publish;
+mod said;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -32,6 +33,7 @@ use self::entry::{Cluster, Running, Told};
 pub use self::health::{ClusterView, HealthView};
 use self::health::{Probing, Wellness};
 use self::history::History;
+pub use self::said::{Good, Protection, Provenance, Removed, Trouble};
 use super::cluster::{ClusterConfig, ClusterDefaults};
 use super::snapshot::{ClusterSnapshot, ClusterUpdate, Publish};
 
@@ -90,6 +92,15 @@ pub struct ClusterStatus {
     /// Of the CDS answer that brought it.
     pub version: Option<Arc<str>>,
     pub warming: bool,
+}
+
+/// What a start waits for.
+#[derive(Debug, Clone)]
+pub struct Awaited {
+    pub name: Arc<str>,
+    /// Who has not answered yet; none of a cluster whose hosts are known.
+    pub who: Option<Arc<str>>,
+    pub since: SystemTime,
 }
 
 /// Holds a cluster back until it is dropped.
@@ -242,12 +253,24 @@ impl ClusterManager {
         }
     }
 
-    /// Names of the clusters that are not warm.
-    pub fn awaited(&self) -> Vec<Arc<str>> {
+    /// The clusters that are not warm, the one that is waited for longest first.
+    pub fn awaited(&self) -> Vec<Awaited> {
         let state = self.0.state.borrow();
-        let cold = |cluster: &Option<Box<Cluster>>| cluster.as_ref().is_some_and(|cluster| !cluster.is_warm());
-        let slots = state.slots.iter().filter(|(_, slot)| cold(&slot.active) || cold(&slot.warming));
-        slots.map(|(name, _)| name.clone()).collect()
+        let both = state.slots.values().flat_map(|slot| [&slot.active, &slot.warming]).flatten();
+        let mut cold: Vec<_> = both.filter(|cluster| !cluster.is_warm()).map(|cluster| cluster.awaited()).collect();
+        cold.sort_unstable_by(|a, b| (a.since, &a.name).cmp(&(b.since, &b.name)));
+        cold
+    }
+
+    /// What is known of where the hosts of clusters come from; of all clusters whose name is wanted, in the order in
+    /// which they were added, those that warm included.
+    pub fn provenance(&self, wanted: impl Fn(&str) -> bool) -> Vec<(ClusterStatus, Option<Provenance>)> {
+        let state = self.0.state.borrow();
+        let slots = state.slots.iter().filter(|(name, _)| wanted(name));
+        let both = slots.flat_map(|(_, slot)| [(&slot.active, false), (&slot.warming, true)]);
+        let mut all: Vec<_> = both.filter_map(|(cluster, warming)| Some((cluster.as_ref()?, warming))).collect();
+        all.sort_unstable_by_key(|(cluster, _)| cluster.id);
+        all.into_iter().map(|(cluster, warming)| (cluster.status(warming), cluster.provenance())).collect()
     }
 
     /// Every cluster, in the order in which they were added; those that warm come after the active ones.
@@ -361,11 +384,12 @@ impl ClusterManager {
 
     /// Sets off the source of the latest cluster of that name.
     fn run(&self, name: &Arc<str>) {
+        let now = self.0.context.clock.now();
         let taken = {
             let mut state = self.0.state.borrow_mut();
             let slot = state.slots.get_mut(name);
             let latest = slot.and_then(|slot| slot.warming.as_mut().or(slot.active.as_mut()));
-            latest.and_then(|cluster| Some((cluster.id, cluster.take_source()?)))
+            latest.and_then(|cluster| Some((cluster.id, cluster.take_source(now)?)))
         };
         let Some((id, source)) = taken else { return };
         self.0.start_health(name, id);
@@ -425,6 +449,7 @@ impl HostUpdates for Sink {
         if let Some(manager) = self.manager.upgrade() {
             tracing::warn!(cluster = &*self.name, "hosts are kept as they were: {reason}");
             manager.with(&self.name, self.id, |cluster| cluster.updates().inc(stat::UPDATE_FAILURE));
+            manager.heard(&self.name, self.id, |said, at| said.failed(&reason, at));
         }
         self.warming.take();
     }
@@ -433,6 +458,7 @@ impl HostUpdates for Sink {
         if let Some(manager) = self.manager.upgrade() {
             tracing::warn!(cluster = &*self.name, "hosts are kept as they were, the answer is refused: {reason}");
             manager.with(&self.name, self.id, |cluster| cluster.subscription().inc(stat::UPDATE_REJECTED));
+            manager.heard(&self.name, self.id, |said, at| said.rejected(&reason, at));
         }
         self.warming.take();
     }
@@ -456,7 +482,10 @@ impl HostUpdates for Sink {
         let Some(manager) = self.manager.upgrade() else { return };
         let now = manager.context.clock.since_epoch().as_millis();
         manager.with(&self.name, self.id, |cluster| {
-            cluster.updates().set(stat::VERSION, xxhash_rust::xxh64::xxh64(version.as_bytes(), 0));
+            cluster.show_version(version);
+            if let Some(said) = &mut cluster.said {
+                said.set_version(version);
+            }
             cluster.subscription().set(stat::UPDATE_TIME, u64::try_from(now).unwrap_or(u64::MAX));
         });
     }

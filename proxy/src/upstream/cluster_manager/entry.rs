@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use nuncio_core::stats::lists::cluster::{
-    self as stat, CircuitBreakers as OpenList, CircuitBreakersRemaining as RemainingList, LoadBalancer as LbStats,
-    Maglev as MaglevList, Membership, RingHash as RingList, Subscription, Updates,
+    self as stat, CircuitBreakers as OpenList, CircuitBreakersRemaining as RemainingList, Discovery,
+    LoadBalancer as LbStats, Maglev as MaglevList, Membership, RingHash as RingList, Subscription, Updates,
 };
 use nuncio_core::stats::lists::tls::{SocketFactory, Ssl};
 use nuncio_core::stats::{AmountGuard, Gauge, List, ScopeId, Stats, Store};
@@ -20,8 +20,9 @@ use super::super::cluster::{ClusterConfig, LbConfig, LbPolicy};
 use super::super::lb::shared::{Report, Shared};
 use super::super::membership::{self, Applied, Rules};
 use super::super::snapshot::ClusterSnapshot;
-use super::ClusterStatus;
 use super::health::Wellness;
+use super::said::{Provenance, Said};
+use super::{Awaited, ClusterStatus};
 
 /// A configuration and what became of it.
 pub(super) struct Cluster {
@@ -33,6 +34,8 @@ pub(super) struct Cluster {
     /// Where its hosts are checked or watched.
     pub(super) wellness: Option<Box<Wellness>>,
     source: Option<Box<dyn HostSource>>,
+    /// What it said; none of one that says what the configuration says.
+    pub(super) said: Option<Box<Said>>,
     pub(super) running: Option<Running>,
     warm: bool,
     membership: Stats<Membership>,
@@ -110,6 +113,7 @@ impl Cluster {
             last_updated: told.at,
             wellness,
             source: Some(source),
+            said: None,
             running: None,
             warm: false,
             membership: Stats::new(store.main(), scope),
@@ -142,8 +146,10 @@ impl Cluster {
     }
 
     /// To be run; once.
-    pub(super) fn take_source(&mut self) -> Option<Box<dyn HostSource>> {
-        self.source.take()
+    pub(super) fn take_source(&mut self, now: SystemTime) -> Option<Box<dyn HostSource>> {
+        let source = self.source.take()?;
+        self.said = source.who().map(|who| Box::new(Said::new(who.into(), now)));
+        Some(source)
     }
 
     pub(super) fn updates(&mut self) -> &Stats<Updates> {
@@ -159,6 +165,38 @@ impl Cluster {
             stats.add(stat::UPDATE_REJECTED, 0);
             Box::new(stats)
         })
+    }
+
+    /// Born when the cluster was protected for the first time.
+    pub(super) fn discovery(&mut self) -> &Stats<Discovery> {
+        let (membership, scope, now) = (&self.membership, self.snapshot.scope, self.last_updated);
+        let said = self.said.get_or_insert_with(|| Box::new(Said::new(Arc::default(), now)));
+        said.stats(|| Stats::new(membership.worker(), scope))
+    }
+
+    pub(super) fn show_version(&mut self, version: &str) {
+        self.updates().set(stat::VERSION, xxhash_rust::xxh64::xxh64(version.as_bytes(), 0));
+    }
+
+    /// For the record.
+    pub(super) fn note(&mut self, applied: &Applied, at: SystemTime) {
+        if let Some(said) = &mut self.said {
+            said.applied(applied, self.snapshot.hosts.host_count(), at);
+        }
+    }
+
+    pub(super) fn provenance(&self) -> Option<Provenance> {
+        self.said.as_ref().map(|said| said.show())
+    }
+
+    /// Since when, and for whom, it is waited.
+    pub(super) fn awaited(&self) -> Awaited {
+        let said = self.said.as_ref();
+        Awaited {
+            name: self.name().clone(),
+            who: said.map(|said| said.awaited()),
+            since: said.map_or(self.last_updated, |said| said.asked_first()),
+        }
     }
 
     pub(super) fn status(&self, warming: bool) -> ClusterStatus {

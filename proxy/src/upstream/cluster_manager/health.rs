@@ -279,9 +279,13 @@ impl Inner {
         }
         host.set_flags(flags);
         let gone = flags.contains(HealthFlag::PendingDynamicRemoval) && flags.contains(HealthFlag::FailedActiveHc);
+        let now = self.context.clock.now();
         let known = self.with(name, id, |cluster| {
             if gone {
                 cluster.delete(host);
+                if let Some(said) = &mut cluster.said {
+                    said.gone(host, now, format!("{} does not name it, and its check failed", said.answer()));
+                }
             }
             if let Some(wellness) = &mut cluster.wellness {
                 if gone {

@@ -23,10 +23,12 @@ impl Inner {
         }
     }
 
-    /// What a source says of its hosts.
-    pub(super) fn replace(self: &Rc<Self>, name: &Arc<str>, id: u64, assignment: Assignment) {
+    /// These are the hosts now.
+    pub(super) fn apply(self: &Rc<Self>, name: &Arc<str>, id: u64, assignment: Assignment) {
+        let now = self.context.clock.now();
         let applied = self.with(name, id, |cluster| {
             let applied = cluster.apply(assignment);
+            cluster.note(&applied, now);
             if !applied.changed {
                 cluster.updates().inc(stat::UPDATE_NO_REBUILD);
             }

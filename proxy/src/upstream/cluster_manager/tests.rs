@@ -48,6 +48,10 @@ impl HostSourceFactory for Told {
 }
 
 impl HostSource for Told {
+    fn who(&self) -> Option<String> {
+        Some("the test".to_owned())
+    }
+
     fn run(self: Box<Self>, _: SourceContext, sink: HostSink) -> LocalBoxFuture<'static, ()> {
         Box::pin(async move {
             self.0.borrow_mut().push(sink);
@@ -190,9 +194,9 @@ async fn a_cluster_is_published_when_its_source_has_spoken_even_of_failure() {
     main.add(&told("b")).unwrap();
     main.start();
     assert!(!main.worker.clusters.contains("a"));
-    let mut waiting = main.manager.awaited();
-    waiting.sort();
-    assert_eq!(waiting, ["a".into(), "b".into()]);
+    let waiting = main.manager.awaited();
+    let names: Vec<_> = waiting.iter().map(|one| (&*one.name, one.who.as_deref())).collect();
+    assert_eq!(names, [("a", Some("the test")), ("b", Some("the test"))]);
     let ready = tokio::task::spawn_local({
         let manager = main.manager.clone();
         async move { manager.initialized().await }
@@ -348,4 +352,85 @@ async fn gauges_of_breakers_follow_what_is_in_use() {
     assert_eq!(read(), [1, 0]);
     drop(permit);
     assert_eq!(read(), [0, 1]);
+}
+
+/// With metadata that asks for protection.
+fn protected(name: &str, fields: &[(&str, &str)]) -> pb::Cluster {
+    use nuncio_api::pb::google::protobuf::{Struct, Value, value::Kind};
+    let value = |text: &str| Value { kind: Some(Kind::StringValue(text.into())) };
+    let fields = fields.iter().map(|(key, text)| ((*key).to_owned(), value(text))).collect();
+    let filter_metadata = [("nuncio.discovery".to_owned(), Struct { fields })].into();
+    pb::Cluster { metadata: Some(core_pb::Metadata { filter_metadata, ..Default::default() }), ..told(name) }
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn an_empty_answer_empties_a_protected_cluster_only_after_a_while() {
+    let main = Main::new();
+    main.add(&protected("a", &[("keep_last_good", "60s")])).unwrap();
+    main.start();
+    main.sink(0).replace(hosts(&[1]));
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        main.sink(0).replace(hosts(&[]));
+    }
+    assert_eq!(main.port("a"), Some(1));
+    assert_eq!((main.stat("cluster.a.discovery.kept_on_empty"), main.stat("cluster.a.discovery.keeping")), (5, 1));
+    // The time counts from the first empty answer, and nobody needs to speak when it is over.
+    tokio::time::sleep(Duration::from_secs(21)).await;
+    settle().await;
+    assert_eq!((main.port("a"), main.stat("cluster.a.discovery.keeping")), (None, 0));
+    // Somebody comes back in time: all is forgotten.
+    main.sink(0).replace(hosts(&[2]));
+    main.sink(0).replace(hosts(&[]));
+    main.sink(0).replace(hosts(&[3]));
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    settle().await;
+    assert_eq!((main.port("a"), main.stat("cluster.a.discovery.keeping")), (Some(3), 0));
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn of_two_servers_that_disagree_the_older_one_is_not_believed() {
+    let main = Main::new();
+    main.add(&protected("a", &[("refuse_older", "60s")])).unwrap();
+    main.start();
+    let say = |version: &str, port| {
+        main.sink(0).version(version);
+        main.sink(0).replace(hosts(&[port]));
+    };
+    say("old", 1);
+    settle().await;
+    let gauge = main.stat("cluster.a.version");
+    say("new", 2);
+    say("old", 1);
+    say("old", 1);
+    settle().await;
+    assert_eq!((main.port("a"), main.stat("cluster.a.discovery.refused_older")), (Some(2), 2));
+    assert_ne!(main.stat("cluster.a.version"), gauge);
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    say("old", 1);
+    settle().await;
+    assert_eq!((main.port("a"), main.stat("cluster.a.version")), (Some(1), gauge));
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn who_named_a_host_and_who_did_not_is_on_record() {
+    let main = Main::new();
+    main.add(&told("a")).unwrap();
+    main.add(&fixed("b", &[1])).unwrap();
+    main.start();
+    main.sink(0).version("7");
+    main.sink(0).replace(hosts(&[1, 2]));
+    main.sink(0).version("8");
+    main.sink(0).replace(hosts(&[2, 3]));
+    main.sink(0).failed("nobody answers");
+    let known = main.manager.provenance(|_| true);
+    let (status, said) = &known[0];
+    let origins = status.snapshot.hosts.hosts().map(|host| host.origin().map(|o| (&*o.who, &*o.version)));
+    assert_eq!(origins.collect::<Vec<_>>(), [Some(("the test", "7")), Some(("the test", "8"))]);
+    let said = said.as_ref().unwrap();
+    assert_eq!(said.good.as_ref().map(|good| (&*good.version, good.hosts)), Some(("8", 2)));
+    assert_eq!(&*said.failed.as_ref().unwrap().reason, "nobody answers");
+    let removed: Vec<_> = said.removed.iter().map(|gone| (&*gone.address, gone.why.as_str())).collect();
+    assert_eq!(removed, [("127.0.0.1:1", "version 8 of the test does not name it")]);
+    assert!(known[1].1.is_none());
 }
