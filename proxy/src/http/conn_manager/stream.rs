@@ -442,3 +442,6 @@ impl ActiveStream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

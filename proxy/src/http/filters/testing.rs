@@ -12,6 +12,7 @@ use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager
 use nuncio_api::prost::Message;
 use nuncio_api::{Format, LoadOptions, Source, load_message};
 use nuncio_core::extension::FactoryContext;
+use nuncio_core::http::HttpFilterFactory;
 use nuncio_core::net::{Address, ConnectionInfo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
@@ -116,6 +117,11 @@ impl Bench {
 
     /// A manager of this configuration (YAML); `ROUTER` in it is the router.
     pub(crate) fn with(manager: &str) -> Self {
+        Self::with_filters(manager, factories())
+    }
+
+    /// The same with other filters than those of the proxy.
+    pub(crate) fn with_filters(manager: &str, factories: Vec<Box<dyn HttpFilterFactory>>) -> Self {
         let text = manager.replace("ROUTER", ROUTER);
         let source = Source::text("test", Format::Yaml, text);
         let loaded = load_message::<HttpConnectionManager>(source, &LoadOptions::default());
@@ -140,21 +146,27 @@ impl Bench {
             formats: &crate::format::Formats,
             scopes: &scopes,
         };
-        let factory = Factory::new(Arc::new(HttpFilters::new(factories())));
+        let factory = Factory::new(Arc::new(HttpFilters::new(factories)));
         let config = factory.check(&proto.encode_to_vec(), &listener, &context);
         let filter = config.unwrap_or_else(|e| panic!("{e:?}")).instantiate(&house.worker());
         Self { house, filter }
     }
 
-    /// Sends `request` on a connection of its own; the upstream, if it is asked, says `response`.
-    pub(crate) async fn ask(&self, request: impl AsRef<[u8]>, response: impl AsRef<[u8]>) -> Answer {
-        let (io, mut client) = memory();
+    /// A client's connection.
+    pub(crate) fn connect(&self) -> DuplexStream {
+        let (io, client) = memory();
         let address = |port: u16| Address::Ip(([127, 0, 0, 1], port).into());
         let drain = Drain::new(Arc::default(), true, DrainStrategy::Gradual, Duration::ZERO);
         let info = Rc::new(ConnectionInfo::new(1, address(1), address(2)));
         let guards = Box::new(());
         let drain = Rc::new(drain);
         self.filter.serve(Connection { io, info, preread: Vec::new(), drain, record: None, guards });
+        client
+    }
+
+    /// Sends `request` on a connection of its own; the upstream, if it is asked, says `response`.
+    pub(crate) async fn ask(&self, request: impl AsRef<[u8]>, response: impl AsRef<[u8]>) -> Answer {
+        let mut client = self.connect();
         let began = Instant::now();
         let seen = Rc::new(RefCell::new(Vec::new()));
         let upstream = async {
