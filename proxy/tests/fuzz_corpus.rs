@@ -4,15 +4,17 @@ use std::fs;
 use std::path::Path;
 
 use nuncio::codec::http1::fuzz_bodies;
+use nuncio::codec::http2;
 use proptest::prelude::*;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
     ("http1_request_head", fuzz_bodies::request_head),
     ("http1_response_head", fuzz_bodies::response_head),
     ("http1_chunked", fuzz_bodies::chunked),
     ("http1_round_trip", fuzz_bodies::round_trip),
+    ("http2_downgrade", http2::fuzz_bodies::downgrade),
     ("format", nuncio::format::fuzz_bodies::format),
 ];
 

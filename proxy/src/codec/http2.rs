@@ -22,6 +22,7 @@ mod client_stream;
 mod config;
 mod fields;
 mod flood;
+pub mod fuzz_bodies;
 mod guard;
 mod inlet;
 mod keepalive;

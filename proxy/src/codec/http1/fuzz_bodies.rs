@@ -208,25 +208,32 @@ fn fields(map: &HeaderMap) -> Vec<(&[u8], &[u8])> {
 
 /// A stream with everything that will ever come, in pieces; it takes what it is given.
 #[derive(Clone)]
-struct Canned(Rc<RefCell<Can>>);
+pub(in crate::codec) struct Canned(Rc<RefCell<Can>>);
 
 struct Can {
     data: Vec<u8>,
     at: usize,
     step: usize,
     wrote: Vec<u8>,
+    /// Nothing comes behind the data, not even the end.
+    stays_open: bool,
 }
 
 impl Canned {
-    fn new(data: &[u8], step: usize) -> Self {
-        Self(Rc::new(RefCell::new(Can { data: data.to_vec(), at: 0, step, wrote: Vec::new() })))
+    pub(in crate::codec) fn new(data: &[u8], step: usize) -> Self {
+        Self(Rc::new(RefCell::new(Can { data: data.to_vec(), at: 0, step, wrote: Vec::new(), stays_open: false })))
     }
 
-    fn io(&self) -> Io {
+    pub(in crate::codec) fn stay_open(self) -> Self {
+        self.0.borrow_mut().stays_open = true;
+        self
+    }
+
+    pub(in crate::codec) fn io(&self) -> Io {
         Io::Other(Box::new(self.clone()))
     }
 
-    fn wrote(&self) -> Vec<u8> {
+    pub(in crate::codec) fn wrote(&self) -> Vec<u8> {
         std::mem::take(&mut self.0.borrow_mut().wrote)
     }
 }
@@ -235,6 +242,9 @@ impl Stream for Canned {
     fn poll_read(&mut self, _: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         let can = &mut *self.0.borrow_mut();
         let n = (can.data.len() - can.at).min(can.step).min(buf.len());
+        if n == 0 && can.stays_open {
+            return Poll::Pending;
+        }
         buf[..n].copy_from_slice(&can.data[can.at..can.at + n]);
         can.at += n;
         Poll::Ready(Ok(n))
@@ -261,16 +271,16 @@ impl Stream for Canned {
 
 /// A reader that takes nothing but the canonical form: what every upstream understands alike. It
 /// shares no code with the codec.
-mod strict {
-    pub(super) const INCOMPLETE: &str = "incomplete";
+pub(in crate::codec) mod strict {
+    pub(in crate::codec) const INCOMPLETE: &str = "incomplete";
 
-    pub(super) struct Request<'b> {
-        pub(super) method: &'b [u8],
-        pub(super) target: &'b [u8],
-        pub(super) host: &'b [u8],
-        pub(super) length: Option<usize>,
-        pub(super) chunked: bool,
-        pub(super) body: Vec<u8>,
+    pub(in crate::codec) struct Request<'b> {
+        pub(in crate::codec) method: &'b [u8],
+        pub(in crate::codec) target: &'b [u8],
+        pub(in crate::codec) host: &'b [u8],
+        pub(in crate::codec) length: Option<usize>,
+        pub(in crate::codec) chunked: bool,
+        pub(in crate::codec) body: Vec<u8>,
     }
 
     fn line<'b>(bytes: &mut &'b [u8]) -> Result<&'b [u8], &'static str> {
@@ -290,7 +300,7 @@ mod strict {
         Ok((name, value.strip_prefix(b" ").ok_or("no space behind the colon")?))
     }
 
-    pub(super) fn request_head(mut bytes: &[u8]) -> Result<(Request<'_>, &[u8]), &'static str> {
+    pub(in crate::codec) fn request_head(mut bytes: &[u8]) -> Result<(Request<'_>, &[u8]), &'static str> {
         let first = line(&mut bytes)?;
         let parts: Vec<&[u8]> = first.split(|&b| b == b' ').collect();
         let [method, target, b"HTTP/1.1"] = parts[..] else { return Err("a bad request line") };
@@ -333,7 +343,7 @@ mod strict {
         Ok((Request { method, target, host, length, chunked, body: Vec::new() }, bytes))
     }
 
-    pub(super) fn request(bytes: &[u8]) -> Result<(Request<'_>, &[u8]), &'static str> {
+    pub(in crate::codec) fn request(bytes: &[u8]) -> Result<(Request<'_>, &[u8]), &'static str> {
         let (mut request, mut rest) = request_head(bytes)?;
         if let Some(n) = request.length {
             let (body, after) = rest.split_at_checked(n).ok_or(INCOMPLETE)?;
