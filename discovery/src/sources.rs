@@ -3,6 +3,7 @@
 mod dns;
 mod eds;
 mod logical_dns;
+mod original_dst;
 mod sds_rest;
 mod static_;
 mod strict_dns;
@@ -33,6 +34,7 @@ pub fn factories() -> Vec<Box<dyn HostSourceFactory>> {
         Box::new(logical_dns::Factory),
         Box::new(dns::Factory),
         Box::new(eds::Factory),
+        Box::new(original_dst::Factory),
         Box::new(sds_rest::Factory),
     ]
 }

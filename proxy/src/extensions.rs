@@ -44,6 +44,7 @@ fn support() -> Support {
         upstream::circuit_breaker::SUPPORTED,
         upstream::http_options::SUPPORTED,
         upstream::lb_config::SUPPORTED,
+        upstream::original_dst::SUPPORTED,
         upstream::lb_config::SUPPORTED_POLICIES[0],
         upstream::lb_config::SUPPORTED_POLICIES[1],
         format::SUPPORTED,

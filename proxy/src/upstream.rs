@@ -4,6 +4,7 @@
 //! - [`cluster`], [`lb_config`], [`http_options`], [`circuit_breaker`]: a cluster's configuration, checked, and its limits
 //! - [`transport`]: in clear text or by TLS
 //! - [`cluster_manager`]: all clusters on main; [`membership`]: what changed of their hosts
+//! - [`original_dst`]: hosts that nobody lists, because requests bring them
 //! - [`snapshot`]: what main publishes, and how it reaches the workers
 //! - [`thread_local`](mod@thread_local): a worker's clusters; here requests begin: choose a host, acquire a connection
 //! - [`lb`]: which host
@@ -19,6 +20,7 @@ pub mod http_options;
 pub mod lb;
 pub mod lb_config;
 pub mod membership;
+pub mod original_dst;
 pub mod pool;
 pub mod snapshot;
 #[cfg(test)]

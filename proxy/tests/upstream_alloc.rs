@@ -102,6 +102,7 @@ fn house() -> House {
         rng: Rng::with_seed(1),
         stats: store.borrow().main().clone(),
         connection_ids: Default::default(),
+        own_listeners: Rc::default(),
     });
     let factories = nuncio_discovery::sources::factories();
     let dns = Rc::new(SharedResolvers::new(Rc::default(), &store, |_| true));

@@ -6,6 +6,8 @@ use futures_util::future::LocalBoxFuture;
 use nuncio_api::pb::google::protobuf::Struct;
 
 use super::{Host, PrioritySet};
+use crate::http::{HeaderMap, StreamControl};
+use crate::net::ConnectionInfo;
 
 /// What the request that needs a host says.
 #[derive(Default)]
@@ -22,6 +24,11 @@ pub struct LbContext<'a> {
     /// choice is taken.
     pub reselections: u32,
     pub override_host: Option<OverrideHost<'a>>,
+    /// The request's headers and its stream, or the connection of bytes that are no request: for clusters whose hosts
+    /// are where the client wanted to go.
+    pub headers: Option<&'a HeaderMap>,
+    pub stream: Option<&'a StreamControl>,
+    pub connection: Option<&'a ConnectionInfo>,
 }
 
 /// A host that a filter asks for (stateful sessions).
@@ -45,6 +52,8 @@ pub enum Choice {
     Host(Arc<Host>),
     /// The host is being found (a name is resolved, an address asked for).
     Wait(LocalBoxFuture<'static, Option<Arc<Host>>>),
+    /// There must be none; why, as `%RESPONSE_CODE_DETAILS%` tells it.
+    Refused(&'static str),
     None,
 }
 

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
@@ -51,6 +51,8 @@ pub struct ActiveListeners {
 
 struct ActiveListener {
     serving: Rc<Serving>,
+    /// Where it accepts, which clusters must not connect to.
+    accepting: Vec<SocketAddr>,
     /// One loop for each address.
     loops: Vec<AbortHandle>,
 }
@@ -117,6 +119,8 @@ impl ActiveListeners {
             ListenerCommand::Stop { id, drain } => {
                 if let Some(active) = self.active.get_mut(&id) {
                     active.loops.drain(..).for_each(|l| l.abort());
+                    let own = self.worker.clusters.own_listeners();
+                    active.accepting.drain(..).for_each(|address| own.remove(address));
                     active.serving.stopped.set(true);
                     if drain {
                         active.serving.drain.start();
@@ -130,6 +134,8 @@ impl ActiveListeners {
             }
             ListenerCommand::Close { id } => {
                 if let Some(active) = self.active.remove(&id) {
+                    let own = self.worker.clusters.own_listeners();
+                    active.accepting.iter().for_each(|address| own.remove(*address));
                     active.loops.iter().for_each(AbortHandle::abort);
                     active.serving.counts.connections.borrow().tasks.iter().flatten().for_each(AbortHandle::abort);
                 }
@@ -141,6 +147,8 @@ impl ActiveListeners {
         let serving = Rc::new(Serving::new(&self.worker, &self.policy, config, &self.directory));
         self.directory.add(&serving);
         let mut loops = Vec::with_capacity(sockets.len());
+        let accepting: Vec<_> = sockets.iter().filter_map(|socket| socket.local().socket()).collect();
+        accepting.iter().for_each(|address| self.worker.clusters.own_listeners().add(*address));
         for socket in sockets {
             let local = socket.local().to_string();
             match Acceptor::new(socket) {
@@ -151,7 +159,7 @@ impl ActiveListeners {
                 Err(e) => tracing::error!(listener = serving.config.name(), "cannot accept on '{local}': {e}"),
             }
         }
-        self.active.insert(id, ActiveListener { serving, loops });
+        self.active.insert(id, ActiveListener { serving, accepting, loops });
     }
 }
 

@@ -22,6 +22,19 @@ pub fn has_address(v4: bool) -> bool {
     })
 }
 
+/// Whether it is an address of this machine.
+pub fn is_own(ip: IpAddr) -> bool {
+    if ip.is_loopback() {
+        return true;
+    }
+    let Ok(mut interfaces) = getifaddrs() else { return false };
+    interfaces.any(|interface| {
+        let Some(address) = interface.address else { return false };
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip()))) == Some(ip)
+    })
+}
+
 /// The first address of an interface that is up and no loopback, IPv4 before IPv6: what a loopback
 /// peer is called in `x-forwarded-for`.
 pub fn first_local_ip() -> Option<IpAddr> {

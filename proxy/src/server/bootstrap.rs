@@ -154,6 +154,7 @@ pub fn assemble(
         rng: rng.clone(),
         stats: store.borrow().main().clone(),
         connection_ids: connection_ids.clone(),
+        own_listeners: Rc::default(),
     });
     let resolver = ResolverConfig::from_bootstrap(&loaded.bootstrap).unwrap_or_else(|error| {
         report.refuse(error);

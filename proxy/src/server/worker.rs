@@ -119,6 +119,7 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
         rng: rng.clone(),
         stats: stats.clone(),
         connection_ids: seed.connection_ids.clone(),
+        own_listeners: Rc::default(),
     });
     let worker = Rc::new(Worker {
         context: WorkerContext {

@@ -147,7 +147,7 @@ async fn connection(
     let host = match cluster.choose(&LbContext { hash, ..LbContext::default() }) {
         Choice::Host(host) => Some(host),
         Choice::Wait(found) => found.await,
-        Choice::None => None,
+        Choice::None | Choice::Refused(_) => None,
     };
     let host = host.ok_or(AsyncFailure::NoHealthyHost)?;
     let failure_of = |failure: PoolFailure| match failure.reason {

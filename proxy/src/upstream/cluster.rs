@@ -33,15 +33,14 @@ supports!(CLUSTER = "envoy.config.cluster.v3.Cluster" {
     transport_socket_matches,
     metadata, upstream_connection_options, close_connections_on_host_health_failure, ignore_health_on_host_removal,
     load_balancing_policy, least_request_lb_config, round_robin_lb_config, ring_hash_lb_config, maglev_lb_config,
-    lb_policy, lb_subset_config
+    lb_policy, lb_subset_config, original_dst_lb_config, cleanup_interval
 } noop {
-    cleanup_interval: "only hosts that requests bring are cleaned up",
     preconnect_policy: "connections are made when they are needed",
     track_timeout_budgets: "these statistics are not kept",
     track_cluster_stats: "these statistics are not kept",
 } values {
     // What each of them reads stands beside it.
-    r#type: ["STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"],
+    r#type: ["STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS", "ORIGINAL_DST"],
     protocol_selection: ["USE_CONFIGURED_PROTOCOL"],
 });
 supports!(CUSTOM_TYPE = "envoy.config.cluster.v3.Cluster.CustomClusterType" { name, typed_config });

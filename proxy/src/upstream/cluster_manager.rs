@@ -5,6 +5,7 @@
 //! message, in which a cluster stands once, in its latest state. Changes of health and weight alone are collected
 //! longer, for `update_merge_window`. `health` is what checks and traffic have to say in that.
 
+mod destinations;
 mod entry;
 mod health;
 pub mod history;
@@ -393,6 +394,12 @@ impl ClusterManager {
         };
         let Some((id, source)) = taken else { return };
         self.0.start_health(name, id);
+        self.0.with(name, id, |cluster| {
+            let destinations = cluster.snapshot.shared.as_ref().and_then(|shared| shared.destinations());
+            if let (Some(all), Some(config)) = (destinations, &cluster.config().lb.original_dst) {
+                cluster.tended = Some(destinations::tend(&self.0, name, id, all, config.cleanup_interval));
+            }
+        });
         let warming = Warming { manager: Rc::downgrade(&self.0), name: name.clone(), id };
         let sink = HostSink::new(Rc::new(Sink {
             manager: Rc::downgrade(&self.0),

@@ -6,6 +6,7 @@
 //!   joins it with those, so that a policy is one small file and knows nothing of health
 //! - `hashing` with `ring` and `maglev` sends equal hashes to equal hosts
 //! - `subset` has a balancer for each part of a cluster that routes ask for by `labels`
+//! - `original_dst` sends each request where its client wanted to go
 //! - [`shared`]: what main builds of all this for the workers
 
 mod balancer;
@@ -15,6 +16,7 @@ pub mod labels;
 pub mod least_request;
 mod locality;
 mod maglev;
+mod original_dst;
 pub mod priority;
 pub mod random;
 mod ring;
@@ -32,11 +34,13 @@ use nuncio_core::upstream::{Choice, Host, HostSet, Hosts, LbContext, LoadBalance
 pub use self::balancer::Balancer;
 pub use self::hashing::Evenness;
 use self::hashing::HashBalancer;
+use self::original_dst::OriginalDst;
 use self::priority::Availability;
 use self::shared::{Shared, SubsetCounts};
 use self::slow_start::SlowStarts;
 use self::subset::SubsetBalancer;
 use super::cluster::{LbConfig, LbPolicy};
+use super::original_dst::OwnListeners;
 
 /// Picks one of a list of hosts.
 pub trait Policy {
@@ -68,6 +72,19 @@ pub trait Observer {
         let _ = panic;
     }
 
+    /// A client named a destination that is no address.
+    fn invalid_destination(&self) {}
+
+    /// The cluster's name.
+    fn cluster(&self) -> Arc<str> {
+        Arc::default()
+    }
+
+    /// Where this worker accepts.
+    fn own_listeners(&self) -> Rc<OwnListeners> {
+        Rc::default()
+    }
+
     /// The subsets are others now.
     fn subsets(&self, counts: SubsetCounts) {
         let _ = counts;
@@ -89,6 +106,9 @@ pub fn balancer(
     around: &Surroundings,
 ) -> Box<dyn LoadBalancer> {
     if let Some(shared) = shared {
+        if let (Some(destinations), Some(config)) = (shared.destinations(), &config.original_dst) {
+            return Box::new(OriginalDst::new(config, &destinations, around));
+        }
         if let Some(subsets) = SubsetBalancer::new(config, shared, around) {
             return Box::new(subsets);
         }
@@ -109,8 +129,8 @@ fn plain(config: &LbConfig, hosts: &Arc<PrioritySet>, around: &Surroundings) -> 
             let policy = least_request::LeastRequest::new(choices, bias, full_scan, slow, rng);
             Box::new(Balancer::new(policy, config, hosts, around))
         }
-        // What hashes has its tables from main.
-        LbPolicy::Random | LbPolicy::RingHash(_) | LbPolicy::Maglev(_) => {
+        // What hashes has its tables from main, and original destinations are known there.
+        LbPolicy::Random | LbPolicy::RingHash(_) | LbPolicy::Maglev(_) | LbPolicy::OriginalDst => {
             Box::new(Balancer::new(random::Random, config, hosts, around))
         }
     }

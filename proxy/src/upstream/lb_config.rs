@@ -16,6 +16,7 @@ use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::time::duration;
 
+use super::original_dst::OriginalDstConfig;
 pub use subset::{Fallback, Selector, SubsetConfig};
 
 supports!(RING_HASH_LB = "envoy.config.cluster.v3.Cluster.RingHashLbConfig" {
@@ -59,15 +60,23 @@ pub struct LbConfig {
     pub locality_weighted: bool,
     pub slow_start: Option<Arc<SlowStart>>,
     pub subsets: Option<Arc<SubsetConfig>>,
+    /// Of ORIGINAL_DST clusters.
+    pub original_dst: Option<Arc<OriginalDstConfig>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LbPolicy {
     RoundRobin,
     Random,
-    LeastRequest { choices: u32, bias: f64, full_scan: bool },
+    LeastRequest {
+        choices: u32,
+        bias: f64,
+        full_scan: bool,
+    },
     RingHash(RingHash),
     Maglev(Maglev),
+    /// `CLUSTER_PROVIDED`, by the one type of cluster that provides a policy.
+    OriginalDst,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +119,7 @@ impl Default for LbConfig {
             locality_weighted: false,
             slow_start: None,
             subsets: None,
+            original_dst: None,
         }
     }
 }
@@ -138,6 +148,11 @@ pub(super) fn from_cluster(message: &pb::Cluster) -> Result<LbConfig, ConfigErro
         config.subsets = subset::from_cluster(subsets).map(Some).map_err(|e| e.within("lb_subset_config"))?;
     }
     Ok(config)
+}
+
+fn is_original_dst(message: &pb::Cluster) -> bool {
+    use pb::cluster::{ClusterDiscoveryType, DiscoveryType};
+    message.cluster_discovery_type == Some(ClusterDiscoveryType::Type(DiscoveryType::OriginalDst.into()))
 }
 
 fn from_enum(message: &pb::Cluster, mut config: LbConfig) -> Result<LbConfig, ConfigError> {
@@ -179,6 +194,10 @@ fn from_enum(message: &pb::Cluster, mut config: LbConfig) -> Result<LbConfig, Co
                 _ => None,
             };
             Maglev::policy(size, hashing(message))?
+        }
+        Enum::ClusterProvided if is_original_dst(message) && message.lb_subset_config.is_none() => {
+            config.original_dst = Some(Arc::new(OriginalDstConfig::from_cluster(message)));
+            LbPolicy::OriginalDst
         }
         Enum::ClusterProvided => {
             let reason = if message.lb_subset_config.is_some() {

@@ -187,6 +187,7 @@ impl House {
             rng: Rng::with_seed(1),
             stats: store.main().clone(),
             connection_ids: Default::default(),
+            own_listeners: Rc::default(),
         });
         let spec = |port| HostSpec::new(Address::Ip(([127, 0, 0, 1], port).into()));
         let hosts: Vec<_> = (1..=hosts).map(|port| Arc::new(Host::new(spec(port)))).collect();

@@ -21,6 +21,7 @@ use super::circuit_breaker::{CircuitBreakers, Permit, Priority, Resource};
 use super::cluster::ClusterConfig;
 use super::http_options::UpstreamProtocol;
 use super::lb::{self, shared::SubsetCounts};
+use super::original_dst::OwnListeners;
 use super::pool::connecting::Parked;
 use super::pool::http1::{Acquire, Http1Pool};
 use super::pool::http2::Http2Pool;
@@ -41,6 +42,8 @@ pub struct ClusterContext {
     pub rng: Rng,
     pub stats: Rc<WorkerStats>,
     pub connection_ids: ConnectionIds,
+    /// Where this thread's listeners accept.
+    pub own_listeners: Rc<OwnListeners>,
 }
 
 /// All clusters, as one thread sees them.
@@ -64,6 +67,11 @@ impl Clusters {
         let mut entries = self.entries.borrow_mut();
         let Entry { snapshot, built } = entries.get_mut(name)?;
         Some(built.get_or_insert_with(|| ThreadLocalCluster::new(&self.context, snapshot, None)).clone())
+    }
+
+    /// Where this thread's listeners accept.
+    pub fn own_listeners(&self) -> &Rc<OwnListeners> {
+        &self.context.own_listeners
     }
 
     pub fn contains(&self, name: &str) -> bool {
@@ -206,6 +214,18 @@ impl lb::Observer for ClusterLocal {
         Priority::ALL.iter().map(|priority| self.breakers.in_use(*priority, Resource::Requests)).sum()
     }
 
+    fn invalid_destination(&self) {
+        self.stats.rare.inc(stat::ORIGINAL_DST_HOST_INVALID);
+    }
+
+    fn cluster(&self) -> Arc<str> {
+        self.config.name().clone()
+    }
+
+    fn own_listeners(&self) -> Rc<OwnListeners> {
+        self.context.own_listeners.clone()
+    }
+
     fn subset_selected(&self) {
         self.stats.load_balancer.inc(stat::LB_SUBSETS_SELECTED);
     }
@@ -337,6 +357,10 @@ impl ThreadLocalCluster {
         }
         match self.balancer.borrow_mut().choose_host(context) {
             Choice::None => self.none_healthy(),
+            Choice::Refused(why) => {
+                self.none_healthy();
+                Choice::Refused(why)
+            }
             choice => choice,
         }
     }

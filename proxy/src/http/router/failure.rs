@@ -120,7 +120,9 @@ impl Failure {
                 return LocalReply::new(504, details).body("upstream max stream duration reached").flag(self.flag());
             }
             Reset::NoHealthyHost => {
-                return LocalReply::new(503, "no_healthy_upstream").body("no healthy upstream").flag(self.flag());
+                // A refusal has a name of its own.
+                let details = self.transport.clone().unwrap_or("no_healthy_upstream".into());
+                return LocalReply::new(503, details).body("no healthy upstream").flag(self.flag());
             }
             _ => {}
         }

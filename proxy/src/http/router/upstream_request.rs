@@ -110,6 +110,7 @@ impl UpstreamRequest {
                 Ok(())
             }
             Choice::None => Err(Failure::new(Reset::NoHealthyHost)),
+            Choice::Refused(why) => Err(Failure { transport: Some(why.into()), ..Failure::new(Reset::NoHealthyHost) }),
         }
     }
 

@@ -155,7 +155,7 @@ async fn what_outlives_the_drain_is_ended_and_counted() {
     assert_eq!((bench.stat("downstream_cx_total"), bench.stat("downstream_cx_active")), (3, 3));
     assert_eq!(bench.stat("worker_0.downstream_cx_active"), 3);
     let mut listeners = ActiveListeners::new(bench.house.worker(), policy());
-    let active = ActiveListener { serving: bench.serving.clone(), loops: Vec::new() };
+    let active = ActiveListener { serving: bench.serving.clone(), accepting: Vec::new(), loops: Vec::new() };
     listeners.active.insert(ListenerId(1), active);
     listeners.apply(ListenerCommand::Close { id: ListenerId(1) });
     settle().await;

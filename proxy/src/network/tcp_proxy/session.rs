@@ -243,11 +243,15 @@ impl Parts {
             return Err(self.no_host(ResponseFlag::UpstreamRetryLimitExceeded));
         }
         let hash = || self.connection.info.remote.ip().map(hash_of);
-        let context =
-            LbContext { hash: if self.proxy.config.hash_source_ip { hash() } else { None }, ..LbContext::default() };
+        let hash = if self.proxy.config.hash_source_ip { hash() } else { None };
+        let context = LbContext { hash, connection: Some(&self.connection.info), ..LbContext::default() };
         match local.choose(&context) {
             Choice::Host(host) => self.connect(&local, Some(host)),
             Choice::None => self.connect(&local, None),
+            Choice::Refused(why) => {
+                *self.connection.info.termination_details.borrow_mut() = Some(why.to_owned());
+                self.connect(&local, None)
+            }
             Choice::Wait(host) => Ok(State::Waiting(local, host)),
         }
     }

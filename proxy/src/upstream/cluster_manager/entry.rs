@@ -37,6 +37,8 @@ pub(super) struct Cluster {
     /// What it said; none of one that says what the configuration says.
     pub(super) said: Option<Box<Said>>,
     pub(super) running: Option<Running>,
+    /// Looks after hosts that requests bring.
+    pub(super) tended: Option<Running>,
     warm: bool,
     membership: Stats<Membership>,
     updates: Option<Box<Stats<Updates>>>,
@@ -115,6 +117,7 @@ impl Cluster {
             source: Some(source),
             said: None,
             running: None,
+            tended: None,
             warm: false,
             membership: Stats::new(store.main(), scope),
             updates: None,
@@ -229,6 +232,25 @@ impl Cluster {
             self.picture(applied.hosts.clone());
         }
         applied
+    }
+
+    /// The hosts are these now, which were made elsewhere; true if they were others.
+    pub(super) fn adopt(&mut self, hosts: &[Arc<Host>]) -> bool {
+        let before = self.snapshot.hosts.hosts().cloned().collect::<Vec<_>>();
+        let among = |list: &[Arc<Host>], host: &Arc<Host>| list.iter().any(|other| Arc::ptr_eq(other, host));
+        let (kept, gone): (Vec<_>, Vec<_>) = before.into_iter().partition(|host| among(hosts, host));
+        let mut added: Vec<_> = hosts.iter().filter(|host| !among(&kept, host)).cloned().collect();
+        if gone.is_empty() && added.is_empty() {
+            return false;
+        }
+        gone.iter().for_each(|host| host.set_removed());
+        added.sort_unstable_by(|one, other| one.address().cmp(other.address()));
+        self.membership.inc(stat::MEMBERSHIP_CHANGE);
+        self.membership.add(stat::DEFAULT_TOTAL_MATCH_COUNT, added.len() as u64);
+        let all = kept.into_iter().chain(added).collect();
+        let set = HostSet::new(all, |_| 0, HostSet::DEFAULT_OVERPROVISIONING);
+        self.picture(Arc::new(PrioritySet { priorities: [Arc::new(set)].into(), drop_overload: 0 }));
+        true
     }
 
     pub(super) fn owns(&self, host: &Arc<Host>) -> bool {

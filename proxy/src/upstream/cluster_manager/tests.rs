@@ -76,6 +76,7 @@ impl Main {
             rng: Rng::with_seed(1),
             stats: store.borrow().main().clone(),
             connection_ids: Default::default(),
+            own_listeners: Rc::default(),
         });
         let sinks = Sinks::default();
         let mut factories = sources::factories();

@@ -78,7 +78,9 @@ impl Lookup {
         let places = match config.policy {
             LbPolicy::RingHash(ring) => Places::Ring(ring::Ring::new(&ring, &hosts)),
             LbPolicy::Maglev(maglev) => Places::Maglev(maglev::Table::new(&maglev, &hosts)),
-            LbPolicy::RoundRobin | LbPolicy::Random | LbPolicy::LeastRequest { .. } => return None,
+            LbPolicy::RoundRobin | LbPolicy::Random | LbPolicy::LeastRequest { .. } | LbPolicy::OriginalDst => {
+                return None;
+            }
         };
         Some(Self { hosts, places })
     }
@@ -179,7 +181,9 @@ impl HashBalancer {
         let hashing = match config.policy {
             LbPolicy::RingHash(ring) => ring.hashing,
             LbPolicy::Maglev(maglev) => maglev.hashing,
-            LbPolicy::RoundRobin | LbPolicy::Random | LbPolicy::LeastRequest { .. } => Hashing::default(),
+            LbPolicy::RoundRobin | LbPolicy::Random | LbPolicy::LeastRequest { .. } | LbPolicy::OriginalDst => {
+                Hashing::default()
+            }
         };
         Self { tables, hashing, fail_on_panic: config.fail_on_panic, around: around.clone() }
     }

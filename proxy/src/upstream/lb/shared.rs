@@ -10,12 +10,14 @@ use nuncio_core::upstream::PrioritySet;
 use super::hashing::{Evenness, Tables};
 use super::subset::SubsetIndex;
 use crate::upstream::lb_config::{LbConfig, LbPolicy};
+use crate::upstream::original_dst::Destinations;
 
 pub struct Shared(ArcSwap<Built>);
 
 pub(super) enum Built {
     Tables(Arc<Tables>),
     Subsets(Arc<SubsetIndex>),
+    Destinations(Arc<Destinations>),
 }
 
 /// What main shows of it.
@@ -36,7 +38,9 @@ impl Shared {
     /// For the policies that share something.
     pub fn new(config: &LbConfig) -> Option<Arc<Self>> {
         let none = Arc::default();
-        let built = if config.subsets.is_some() {
+        let built = if config.original_dst.is_some() {
+            Built::Destinations(Arc::default())
+        } else if config.subsets.is_some() {
             Built::Subsets(Arc::new(SubsetIndex::build(config, &none, None)?))
         } else {
             Built::Tables(tables(config, &none, None)?)
@@ -53,6 +57,7 @@ impl Shared {
                 self.0.store(Arc::new(Built::Tables(tables)));
                 report
             }
+            Built::Destinations(_) => Report::default(),
             Built::Subsets(before) => {
                 let Some(index) = SubsetIndex::build(config, hosts, Some(before)) else { return Report::default() };
                 let report = Report { evenness: index.evenness(), subsets: index.counts(Some(before)) };
@@ -65,13 +70,21 @@ impl Shared {
     pub(super) fn tables(&self) -> Option<Arc<Tables>> {
         match &**self.0.load() {
             Built::Tables(tables) => Some(tables.clone()),
-            Built::Subsets(_) => None,
+            Built::Subsets(_) | Built::Destinations(_) => None,
+        }
+    }
+
+    /// Of an ORIGINAL_DST cluster.
+    pub fn destinations(&self) -> Option<Arc<Destinations>> {
+        match &**self.0.load() {
+            Built::Destinations(destinations) => Some(destinations.clone()),
+            Built::Tables(_) | Built::Subsets(_) => None,
         }
     }
 
     pub(super) fn subsets(&self) -> Option<Arc<SubsetIndex>> {
         match &**self.0.load() {
-            Built::Tables(_) => None,
+            Built::Tables(_) | Built::Destinations(_) => None,
             Built::Subsets(index) => Some(index.clone()),
         }
     }
@@ -87,6 +100,6 @@ impl std::fmt::Debug for Shared {
 pub(super) fn tables(config: &LbConfig, hosts: &Arc<PrioritySet>, before: Option<&Tables>) -> Option<Arc<Tables>> {
     match config.policy {
         LbPolicy::RingHash(_) | LbPolicy::Maglev(_) => Some(Arc::new(Tables::build(config, hosts, before))),
-        LbPolicy::RoundRobin | LbPolicy::Random | LbPolicy::LeastRequest { .. } => None,
+        LbPolicy::RoundRobin | LbPolicy::Random | LbPolicy::LeastRequest { .. } | LbPolicy::OriginalDst => None,
     }
 }

@@ -40,7 +40,7 @@ impl Router {
         if self.upstream.is_idle() {
             self.attempts += 1;
             control.info_mut().attempt_count = self.attempts;
-            let choice = self.choose(&cluster);
+            let choice = self.choose(&cluster, request, control);
             let downstream = control.info().protocol.unwrap_or_default();
             let header = cluster.wanted_header().and_then(|name| request.headers.get(name));
             let wanted = cluster.wanted(request.authority().unwrap_or_default(), header);
@@ -78,10 +78,12 @@ impl Router {
         Ok(())
     }
 
-    fn choose(&mut self, cluster: &ThreadLocalCluster) -> Choice {
+    fn choose(&mut self, cluster: &ThreadLocalCluster, request: &RequestHead, control: &StreamControl) -> Choice {
         let route = self.route.clone();
         let mut context = LbContext {
             hash: self.hash,
+            headers: Some(&request.headers),
+            stream: Some(control),
             metadata_match: route.as_ref().and_then(|r| r.metadata_match()).map(|labels| &**labels),
             ..LbContext::default()
         };
