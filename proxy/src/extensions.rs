@@ -53,6 +53,7 @@ fn support() -> Support {
         admin::config::SUPPORTED,
         stats_sink::SUPPORTED,
         server::bootstrap::SUPPORTED,
+        server::main_thread::dynamic::SUPPORTED,
         server::runtime::SUPPORTED,
         listener::config::SUPPORTED,
         network::SUPPORTED,

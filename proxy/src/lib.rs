@@ -7,6 +7,7 @@
 //! - [`logging`]: the proxy's own log
 //! - [`lifecycle`]: the state of the server and of its draining
 //! - [`stats_sink`]: all stats as text, for people and for scrapers
+//! - [`subscription`]: what is counted and checked of configuration that comes while it runs
 //! - [`net`]: the sockets it opens
 //! - [`tls`]: certificates, and connections that are encrypted
 //! - [`codec`]: HTTP connections as our own types
@@ -37,6 +38,7 @@ pub mod net;
 pub mod network;
 pub mod server;
 pub mod stats_sink;
+pub mod subscription;
 pub mod tls;
 pub mod upstream;
 pub mod version;

@@ -22,7 +22,7 @@ mod read_filters;
 
 pub use active::ActiveListeners;
 pub use config::ListenerConfig;
-pub use manager::{Change, ListenerManager};
+pub use manager::{Change, ListenerManager, Origin, Prepared};
 
 use std::sync::Arc;
 

@@ -26,6 +26,7 @@ use nuncio_core::network::{DownstreamTransportSocketFactory, ListenerFilterFacto
 use nuncio_core::stream_info::StreamInfo;
 use tokio::task::AbortHandle;
 
+use crate::http::router::DiscoveredRoutes;
 use crate::lifecycle::Drain;
 use crate::upstream::Worker;
 
@@ -95,6 +96,11 @@ pub trait TerminalFilter {
 /// The checked configuration of a terminal network filter.
 pub trait TerminalFilterConfig: Send + Sync {
     fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn TerminalFilter>;
+
+    /// Routes that somebody must bring before it can serve.
+    fn discovered_routes(&self) -> Option<&Arc<DiscoveredRoutes>> {
+        None
+    }
 }
 
 /// Reads the configuration of one kind of network filter.

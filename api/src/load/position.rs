@@ -34,6 +34,13 @@ enum Kept {
 }
 
 impl Positions {
+    /// Of one text.
+    pub fn of(source: Source) -> Self {
+        let mut positions = Self::default();
+        positions.add(source);
+        positions
+    }
+
     pub(super) fn add(&mut self, source: Source) {
         let Source { name, format, bytes, file } = source;
         let text = match file {

@@ -685,3 +685,39 @@ pub mod tls {
         }
     }
 }
+
+/// What is counted of a subscription to configuration.
+pub mod subscription {
+    use super::{List, Scope};
+
+    /// Name "".
+    pub static CDS_SCOPE: Scope = Scope { root: "cluster_manager.cds.", lists: &[Updates::descriptors] };
+    /// Name "".
+    pub static LDS_SCOPE: Scope = Scope { root: "listener_manager.lds.", lists: &[Updates::descriptors] };
+    /// Named `<stat_prefix>.rds.<route_config_name>`.
+    pub static RDS_SCOPE: Scope = Scope { root: "http.", lists: &[Updates::descriptors, Routes::descriptors] };
+
+    /// Text readout: what the last good answer calls its version.
+    pub const VERSION_TEXT: &str = "version_text";
+
+    crate::stats! {
+        pub Updates {
+            counter INIT_FETCH_TIMEOUT;
+            counter UPDATE_ATTEMPT;
+            counter UPDATE_FAILURE;
+            counter UPDATE_REJECTED;
+            counter UPDATE_SUCCESS;
+            /// When the last good answer came, in milliseconds since 1970.
+            gauge UPDATE_TIME;
+            gauge VERSION;
+        }
+    }
+    crate::stats! {
+        pub Routes {
+            counter CONFIG_RELOAD;
+            counter UPDATE_EMPTY;
+            /// When routes changed last, in milliseconds since 1970.
+            gauge CONFIG_RELOAD_TIME_MS;
+        }
+    }
+}

@@ -6,8 +6,9 @@
 
 use std::fmt;
 use std::fmt::Write;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -36,6 +37,41 @@ pub struct Configs {
     pub loaded: Duration,
 }
 
+/// What came while the server runs, as main knows it.
+#[derive(Debug, Default)]
+pub struct Shown {
+    pub clusters_version: String,
+    pub listeners_version: String,
+    pub listeners: Vec<ShownListener>,
+}
+
+#[derive(Debug, Clone)]
+pub struct ShownListener {
+    pub name: String,
+    pub version: Arc<str>,
+    pub bytes: Bytes,
+    pub updated: Option<SystemTime>,
+}
+
+/// What came while the server runs, for one dump.
+#[derive(Debug, Default)]
+pub struct Dynamic {
+    pub clusters_version: String,
+    pub listeners_version: String,
+    pub clusters: Vec<DynamicResource>,
+    pub warming_clusters: Vec<DynamicResource>,
+    pub listeners: Vec<DynamicResource>,
+    pub routes: Vec<DynamicResource>,
+}
+
+#[derive(Debug, Clone)]
+pub struct DynamicResource {
+    pub version: Arc<str>,
+    pub bytes: Bytes,
+    /// Since 1970.
+    pub updated: Duration,
+}
+
 const PARAMS: &[Param] = &[
     Param { name: "resource", help: "one list of resources, e.g. static_clusters", kind: ParamKind::Text },
     Param { name: "mask", help: "fields to print, separated by commas, e.g. cluster.name", kind: ParamKind::Text },
@@ -43,11 +79,11 @@ const PARAMS: &[Param] = &[
     Param { name: "include_eds", help: "endpoints too", kind: ParamKind::Flag },
 ];
 
-pub fn pages(configs: &Arc<Configs>, clusters: &ClusterSource) -> Vec<Page> {
+pub fn pages(configs: &Arc<Configs>, clusters: &ClusterSource, dynamic: Rc<dyn Fn() -> Dynamic>) -> Vec<Page> {
     let (configs, clusters) = (configs.clone(), clusters.clone());
     let dump = move |query: &Query| {
         let clusters = if query.has("include_eds") { clusters() } else { Vec::new() };
-        answer(Dump { configs: configs.clone(), clusters }, query)
+        answer(Dump { configs: configs.clone(), dynamic: dynamic(), clusters }, query)
     };
     vec![Page::new("/config_dump", "dump current configuration", dump).with_params(PARAMS)]
 }
@@ -55,6 +91,7 @@ pub fn pages(configs: &Arc<Configs>, clusters: &ClusterSource) -> Vec<Page> {
 /// All that a dump may show.
 struct Dump {
     configs: Arc<Configs>,
+    dynamic: Dynamic,
     /// For their endpoints.
     clusters: Vec<Arc<ClusterSnapshot>>,
 }
@@ -150,6 +187,10 @@ impl Selection {
         json.string(&section.type_url());
         if section.is_bootstrap() {
             dump.configs.write_bootstrap(json, out)?;
+        }
+        if let Some(version) = section.version(dump) {
+            json.key("version_info");
+            json.string(version);
         }
         for (list, _) in section.lists {
             let elements = dump.elements(list);

@@ -27,7 +27,7 @@ use tokio::task::AbortHandle;
 
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
-use crate::http::router::{Route, Scratch, VhostStatsMap};
+use crate::http::router::{DiscoveredRoutes, Route, Routes, Scratch, VhostStatsMap};
 use crate::network::{Connection, TerminalFilter, TerminalFilterConfig};
 use crate::upstream::Worker;
 
@@ -238,6 +238,13 @@ impl TerminalFilter for Filter {
 pub struct Handle(Arc<Config>);
 
 impl TerminalFilterConfig for Handle {
+    fn discovered_routes(&self) -> Option<&Arc<DiscoveredRoutes>> {
+        match &self.0.routes {
+            Routes::Inline(_) => None,
+            Routes::Discovered(routes) => Some(routes),
+        }
+    }
+
     fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn TerminalFilter> {
         let config = self.0.clone();
         let stats = &worker.context.stats;

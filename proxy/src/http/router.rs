@@ -10,6 +10,7 @@
 //! - `filter`: the terminal filter; `upstream_request`: one attempt; `failure`: why one failed
 //! - `timeouts`, `attempt_timers`, `retry_state`, `replay`: how long, how often, and with which bytes
 //! - `shadow`: copies for other clusters; `internal_redirect`: redirects that are followed here
+//! - `rds`: routes that come while the server runs
 //! - `tally`: where a request is counted
 //! - `rewrite`, `redirect`, `direct_response`, `weighted`, `filter_config`: the rest of a route
 
@@ -26,6 +27,7 @@ mod mutations;
 mod names;
 mod path_index;
 mod policy;
+mod rds;
 mod redirect;
 mod replay;
 mod retry;
@@ -52,6 +54,7 @@ pub use policy::{
     ForwardPolicy, InternalRedirectPolicy, MaxStreamDuration, Mirror, MirrorTarget, RedirectPredicate,
     Upgrade as RouteUpgrade,
 };
+pub use rds::{DiscoveredRoutes, RouteContext, RouteManager, RouteSubscription, Routes, ShownRoutes};
 pub use retry::{
     BackOff, HedgePolicy, HostPredicate, PreviousPriorities, RateLimitedBackOff, ResetFormat, RetryOn, RetryPolicy,
 };

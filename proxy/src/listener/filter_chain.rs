@@ -17,6 +17,7 @@ use nuncio_core::network::{
 use nuncio_core::time::duration;
 
 use super::chain_match::ChainMatcher;
+use crate::http::router::DiscoveredRoutes;
 use crate::network::{ListenerInfo, NetworkExtensions, TerminalFilter, TerminalFilterConfig};
 use crate::upstream::Worker;
 
@@ -99,6 +100,12 @@ impl FilterChains<FilterChainConfig> {
                 Err(errors)
             }
         }
+    }
+
+    /// Routes that somebody must bring.
+    pub fn discovered_routes(&self) -> impl Iterator<Item = &Arc<DiscoveredRoutes>> {
+        let all = self.chains.iter().chain(&self.default);
+        all.filter_map(|chain| chain.terminal.as_ref()?.discovered_routes())
     }
 
     pub fn instantiate(&self, worker: &Rc<Worker>) -> FilterChains<Rc<FilterChain>> {

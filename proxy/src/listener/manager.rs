@@ -4,9 +4,12 @@
 //! address stays) before the old instance begins to drain, so no connection is refused. What the
 //! workers must do comes out as [`Change`]s; sending them is the server's business.
 
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use bytes::Bytes;
 use nuncio_api::pb::envoy::config::listener::v3 as pb;
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
@@ -21,10 +24,21 @@ use crate::network::NetworkExtensions;
 
 /// A listener that was found right and is in no set yet.
 pub struct Prepared {
-    config: Arc<ListenerConfig>,
-    /// Tells whether a listener of the same name is the same.
-    digest: u64,
+    pub config: Arc<ListenerConfig>,
+    origin: Origin,
     scopes: Vec<ScopeId>,
+    guards: Vec<Box<dyn Any>>,
+}
+
+/// Where the configuration of a listener comes from.
+#[derive(Debug, Clone, Default)]
+pub struct Origin {
+    /// The encoded message: a listener of the same name and the same bytes is the same.
+    pub bytes: Bytes,
+    /// Of the LDS answer that brought it; none: the bootstrap.
+    pub version: Option<Arc<str>>,
+    /// When it came.
+    pub updated: Option<SystemTime>,
 }
 
 /// What workers are to do.
@@ -44,11 +58,13 @@ pub enum Change {
 pub struct Entry {
     pub id: ListenerId,
     pub config: Arc<ListenerConfig>,
-    digest: u64,
+    pub origin: Origin,
     bound: Vec<Arc<BoundAddress>>,
     /// Where it listened before its sockets were closed.
     closed: Vec<Address>,
     scopes: Vec<ScopeId>,
+    /// What must go on for as long as it serves.
+    guards: Vec<Box<dyn Any>>,
 }
 
 /// The listeners of the server.
@@ -56,8 +72,12 @@ pub struct ListenerManager {
     extensions: NetworkExtensions,
     sockets: SocketPolicy,
     active: Vec<Entry>,
+    /// Taken out of the set, with their sockets until their successors have theirs.
+    leaving: Vec<Entry>,
     draining: Vec<Entry>,
     next: u64,
+    /// Workers take connections.
+    live: bool,
     stats: Stats<server::ListenerManager>,
 }
 
@@ -67,21 +87,30 @@ impl ListenerManager {
     pub fn new(extensions: NetworkExtensions, sockets: SocketPolicy, store: &mut Store) -> Self {
         let scope = store.scope(&server::LISTENER_MANAGER_SCOPE, &"".into());
         let stats = Stats::new(store.main(), scope);
-        Self { extensions, sockets, active: Vec::new(), draining: Vec::new(), next: 1, stats }
+        Self {
+            extensions,
+            sockets,
+            active: Vec::new(),
+            leaving: Vec::new(),
+            draining: Vec::new(),
+            next: 1,
+            live: false,
+            stats,
+        }
     }
 
     /// Reads a listener. Paths of errors are relative to it.
     pub fn check(
         &self,
         message: &pb::Listener,
-        digest: u64,
+        origin: Origin,
         context: &FactoryContext<'_>,
     ) -> Result<Prepared, Vec<ConfigError>> {
         let name = if message.name.is_empty() { anonymous() } else { message.name.clone() };
         let checked = ListenerConfig::check(message, &name, &self.extensions, self.sockets, context);
         let scopes = context.scopes.take();
         match checked {
-            Ok(config) => Ok(Prepared { config: Arc::new(config), digest, scopes }),
+            Ok(config) => Ok(Prepared { config: Arc::new(config), origin, scopes, guards: Vec::new() }),
             Err(errors) => {
                 scopes.into_iter().for_each(|id| context.stats.borrow_mut().release(id));
                 Err(errors)
@@ -112,8 +141,9 @@ impl ListenerManager {
         Ok(())
     }
 
-    /// The static listeners go to work.
-    pub fn start(&self) -> Vec<Change> {
+    /// All go to work.
+    pub fn start(&mut self) -> Vec<Change> {
+        self.live = true;
         self.publish();
         self.active.iter().map(Entry::start).collect()
     }
@@ -121,14 +151,10 @@ impl ListenerManager {
     /// Adds, replaces or leaves alone (when nothing changed) one listener of a running server.
     pub fn update(&mut self, prepared: Prepared) -> Result<Vec<Change>, ConfigError> {
         let old = self.active.iter().position(|e| e.config.name() == prepared.config.name());
-        if old.is_some_and(|at| self.active[at].digest == prepared.digest) {
+        if old.is_some_and(|at| self.active[at].origin.bytes == prepared.origin.bytes) {
             return Ok(Vec::new());
         }
-        self.refuse_duplicates(&prepared.config)?;
-        let bound = self.bind_entry(&prepared.config).map_err(|e| {
-            self.stats.inc(server::LISTENER_CREATE_FAILURE);
-            ConfigError::new("address", format!("error adding listener '{}': {e}", prepared.config.name()))
-        })?;
+        let bound = self.bind_sockets(&prepared)?;
         let entry = self.entry(prepared, bound);
         let mut changes = vec![entry.start()];
         match old {
@@ -147,14 +173,44 @@ impl ListenerManager {
         Ok(changes)
     }
 
-    pub fn remove(&mut self, name: &str) -> Option<Change> {
-        let at = self.active.iter().position(|e| e.config.name() == name)?;
-        let entry = self.active.remove(at);
-        let change = Change::Drain { id: entry.id };
-        self.stats.inc(server::LISTENER_REMOVED);
-        self.drain(entry);
+    /// Whether the set has a listener of that name and these bytes, or one that is not that origin's to change.
+    pub fn is_settled(&self, name: &str, origin: &Origin) -> bool {
+        let same = |e: &Entry| e.origin.bytes == origin.bytes || e.origin.version.is_some() != origin.version.is_some();
+        self.active.iter().any(|e| e.config.name() == name && same(e))
+    }
+
+    /// Takes listeners out of the set. They serve, and keep their sockets, until [`Self::retired`].
+    pub fn retire(&mut self, leaves: impl Fn(&Entry) -> bool) {
+        let (leaving, active): (Vec<_>, Vec<_>) = std::mem::take(&mut self.active).into_iter().partition(|e| leaves(e));
+        self.active = active;
+        for entry in leaving {
+            self.stats.inc(server::LISTENER_REMOVED);
+            self.leaving.push(entry);
+        }
+    }
+
+    /// Those that left drain now.
+    pub fn retired(&mut self) -> Vec<Change> {
+        let leaving = std::mem::take(&mut self.leaving);
+        let changes = leaving.iter().map(|entry| Change::Drain { id: entry.id }).collect();
+        leaving.into_iter().for_each(|entry| self.drain(entry));
         self.publish();
-        Some(change)
+        changes
+    }
+
+    /// A listener that is not wanted after all.
+    pub fn forget(&self, prepared: Prepared, store: &mut Store) {
+        prepared.scopes.into_iter().for_each(|scope| store.release(scope));
+    }
+
+    /// How many wait for what they need.
+    pub fn show_warming(&self, count: usize) {
+        self.stats.set(server::TOTAL_LISTENERS_WARMING, count as u64);
+    }
+
+    /// Has each listener hold what `guards` makes for it.
+    pub fn guard(&mut self, guards: impl Fn(&ListenerConfig) -> Vec<Box<dyn Any>>) {
+        self.active.iter_mut().for_each(|entry| entry.guards.extend(guards(&entry.config)));
     }
 
     /// The drain time of a listener is over and the workers were told to end what is left.
@@ -186,8 +242,8 @@ impl ListenerManager {
     fn entry(&mut self, prepared: Prepared, bound: Vec<Arc<BoundAddress>>) -> Entry {
         let id = ListenerId(self.next);
         self.next += 1;
-        let Prepared { config, digest, scopes } = prepared;
-        Entry { id, config, digest, bound, closed: Vec::new(), scopes }
+        let Prepared { config, origin, scopes, guards } = prepared;
+        Entry { id, config, origin, bound, closed: Vec::new(), scopes, guards }
     }
 
     fn drain(&mut self, mut entry: Entry) {
@@ -222,13 +278,27 @@ impl ListenerManager {
         }
     }
 
+    fn bind_sockets(&self, prepared: &Prepared) -> Result<Vec<Arc<BoundAddress>>, ConfigError> {
+        self.refuse_duplicates(&prepared.config)?;
+        let bound = self.bind_entry(&prepared.config).and_then(|bound| {
+            if self.live {
+                bound.iter().try_for_each(|b| b.listen())?;
+            }
+            Ok(bound)
+        });
+        bound.map_err(|e| {
+            self.stats.inc(server::LISTENER_CREATE_FAILURE);
+            ConfigError::new("address", format!("error adding listener '{}': {e}", prepared.config.name()))
+        })
+    }
+
     fn bind_entry(&self, config: &ListenerConfig) -> io::Result<Vec<Arc<BoundAddress>>> {
         if !config.bind_to_port {
             return Ok(Vec::new());
         }
         let mut bound = Vec::with_capacity(config.addresses.len());
         for (address, options) in &config.addresses {
-            let ours = || self.active.iter().flat_map(|e| &e.bound);
+            let ours = || self.active.iter().chain(&self.leaving).flat_map(|e| &e.bound);
             if let Some(same) =
                 ours().find(|b| address.port() != Some(0) && b.local() == address && b.options() == options)
             {
@@ -241,6 +311,23 @@ impl ListenerManager {
             bound.push(Arc::new(BoundAddress::bind(address, options, self.sockets.workers)?));
         }
         Ok(bound)
+    }
+}
+
+// === impl Prepared ===
+
+impl Prepared {
+    pub fn name(&self) -> &str {
+        self.config.name()
+    }
+
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// It holds this for as long as it serves.
+    pub fn hold(&mut self, guard: Box<dyn Any>) {
+        self.guards.push(guard);
     }
 }
 

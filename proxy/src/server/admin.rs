@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use nuncio_api::dump::json_value;
@@ -32,9 +33,10 @@ use super::process_stats::Flusher;
 use super::runtime::LayeredRuntime;
 use super::worker::NoClusters;
 use crate::admin::{
-    self, Admin, AdminConfig, AdminStats, ClusterSource, ClusterViews, Configs, Limits, ListenerDrain, ListenerView,
-    Settings,
+    self, Admin, AdminConfig, AdminStats, ClusterSource, ClusterViews, Configs, Dynamic, DynamicResource, Limits,
+    ListenerDrain, ListenerView, Settings, Shown,
 };
+use crate::http::router::RouteManager;
 use crate::lifecycle::Lifecycle;
 use crate::logging::Loggers;
 use crate::net::{Acceptor, BoundAddress};
@@ -65,6 +67,9 @@ pub struct Facts<'a> {
     pub lifecycle: &'a Arc<Lifecycle>,
     pub loggers: &'a Arc<Loggers>,
     pub runtime: &'a Rc<LayeredRuntime>,
+    /// What came while it runs.
+    pub shown: &'a Rc<RefCell<Shown>>,
+    pub routes: &'a RouteManager,
 }
 
 /// Main's end of the admin interface.
@@ -142,7 +147,7 @@ fn pages(
     pages.extend(admin::cluster_pages(&(Rc::new(move || views.views()) as ClusterViews)));
     let known = facts.clusters.clone();
     pages.extend(admin::discovery_pages(Rc::new(move |wanted| known.provenance(wanted)), WallClock::System));
-    pages.extend(admin::config_pages(&facts.configs, &clusters));
+    pages.extend(admin::config_pages(&facts.configs, &clusters, dynamic(facts)));
     let flush = facts.flush.clone().map(|flusher| Rc::new(move || flusher.flush()) as Rc<dyn Fn()>);
     pages.extend(admin::stats_pages(facts.store, &facts.stats, flush));
     pages.extend(admin::listener_pages(
@@ -150,6 +155,45 @@ fn pages(
         Rc::new(move |asked| drain(Act::DrainListeners(asked))),
     ));
     pages
+}
+
+/// What `/config_dump` shows of what came while the server runs.
+fn dynamic(facts: &Facts<'_>) -> Rc<dyn Fn() -> Dynamic> {
+    let (clusters, shown, routes) = (facts.clusters.clone(), facts.shown.clone(), facts.routes.clone());
+    Rc::new(move || {
+        let shown = shown.borrow();
+        let mut dynamic = Dynamic {
+            clusters_version: shown.clusters_version.clone(),
+            listeners_version: shown.listeners_version.clone(),
+            ..Dynamic::default()
+        };
+        for status in clusters.statuses() {
+            let Some(version) = status.version else { continue };
+            let list = if status.warming { &mut dynamic.warming_clusters } else { &mut dynamic.clusters };
+            list.push(DynamicResource { version, bytes: status.bytes, updated: since_epoch(status.last_updated) });
+        }
+        dynamic.listeners = shown
+            .listeners
+            .iter()
+            .map(|listener| {
+                let updated = listener.updated.map(since_epoch).unwrap_or_default();
+                DynamicResource { version: listener.version.clone(), bytes: listener.bytes.clone(), updated }
+            })
+            .collect();
+        dynamic.routes = routes
+            .shown()
+            .into_iter()
+            .map(|routes| {
+                let updated = since_epoch(routes.updated);
+                DynamicResource { version: routes.version.into(), bytes: routes.bytes, updated }
+            })
+            .collect();
+        dynamic
+    })
+}
+
+fn since_epoch(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// For whoever started us on port 0. As in Envoy, a file that cannot be written is no reason not to run.

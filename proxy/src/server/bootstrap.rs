@@ -25,14 +25,16 @@ use nuncio_discovery::xds::Files;
 use nuncio_discovery::{HostSourceFactory, SourceContext};
 
 use super::Options;
+use super::main_thread::dynamic::Sources;
 use super::runtime::LayeredRuntime;
 use crate::access_log::file::{FlushPolicy, LogWriter};
 use crate::admin::{AdminConfig, Configs};
 use crate::extensions::Extensions;
-use crate::listener::ListenerManager;
 use crate::listener::config::SocketPolicy;
+use crate::listener::{ListenerManager, Origin};
 use crate::net::{Sockets, has_address};
 use crate::stats_sink::StatsConfig;
+use crate::subscription::Strictness;
 use crate::upstream::async_client::ClusterClient;
 use crate::upstream::circuit_breaker::Thresholds;
 use crate::upstream::thread_local::ClusterContext;
@@ -41,7 +43,7 @@ use crate::upstream::{ClusterDefaults, ClusterManager, Clusters};
 
 supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
     node, static_resources, admin, cluster_manager, stats_config, stats_flush_interval, stats_flush_on_admin,
-    layered_runtime,
+    layered_runtime, dynamic_resources,
     typed_dns_resolver_config, dns_resolution_config, use_tcp_for_dns_lookups
 });
 supports!(STATIC_RESOURCES = "envoy.config.bootstrap.v3.Bootstrap.StaticResources" { listeners, clusters });
@@ -65,6 +67,10 @@ pub struct Assembly {
     pub own_clusters: Rc<Clusters>,
     pub connection_ids: ConnectionIds,
     pub listeners: ListenerManager,
+    /// Of clusters and listeners that come while it runs.
+    pub sources: Sources,
+    pub source_context: SourceContext,
+    pub strictness: Strictness,
     pub log_files: Rc<LogWriter>,
     pub admin: Option<AdminConfig>,
     pub stats: Arc<StatsConfig>,
@@ -168,6 +174,7 @@ pub fn assemble(
         node: node.clone(),
         files: Files::default(),
     };
+    let source_context = sources.clone();
     let (clusters, refused) = clusters(&loaded, extensions.host_sources, sources, &store, &log_files, &mut report);
     let (warnings, scopes) = (RefCell::default(), RefCell::default());
     let context = FactoryContext {
@@ -193,6 +200,10 @@ pub fn assemble(
         }
         None => None,
     };
+    let dynamic = Sources::from_proto(loaded.bootstrap.dynamic_resources.as_ref()).unwrap_or_else(|error| {
+        report.refuse(error);
+        Sources::default()
+    });
     let layered = loaded.bootstrap.layered_runtime.as_ref();
     let runtime = LayeredRuntime::new(layered, &node.cluster, &mut store.borrow_mut());
     let runtime = runtime.map_err(|error| report.refuse(error));
@@ -204,6 +215,14 @@ pub fn assemble(
             return Err(report.errors);
         }
         _ => return Err(report.errors),
+    };
+    let strictness = Strictness {
+        support: Rc::new(extensions.support),
+        unknown: UnknownFields::of_dynamic(
+            options.reject_unknown_dynamic_fields,
+            options.ignore_unknown_dynamic_fields,
+        ),
+        allow_unsupported: options.allow_unsupported,
     };
     let warnings = report.warnings;
     let configs = Arc::new(super::admin::configs(&loaded, &node, WallClock::System));
@@ -217,6 +236,9 @@ pub fn assemble(
         own_clusters,
         connection_ids,
         listeners,
+        sources: dynamic,
+        source_context,
+        strictness,
         log_files,
         admin,
         stats,
@@ -279,7 +301,7 @@ fn add_listener(
     report: &mut Report<'_>,
 ) {
     let prepared = match element.decode().map_err(|e| vec![e]) {
-        Ok(message) => listeners.check(&message, 0, context),
+        Ok(message) => listeners.check(&message, Origin { bytes: element.bytes.clone(), ..Origin::default() }, context),
         Err(errors) => Err(errors),
     };
     match prepared.and_then(|p| listeners.add_static(p).map_err(|e| vec![e])) {

@@ -1,6 +1,9 @@
 //! The main thread: the one writer of listeners and clusters, and the order in which things start
 //! and end. Workers tell it what they saw; it tells them what is.
 
+pub mod dynamic;
+
+use std::any::Any;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -8,12 +11,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::bootstrap::v3::{Bootstrap, bootstrap::StatsFlush};
+use nuncio_api::pb::envoy::config::core::v3::Node;
+use nuncio_api::pb::envoy::config::listener::v3::Listener;
 use nuncio_api::release_pool;
+use nuncio_core::error::ConfigError;
+use nuncio_core::extension::FactoryContext;
 use nuncio_core::net::Address;
 use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
 use nuncio_core::stats::lists::server;
 use nuncio_core::time::WallClock;
+use nuncio_discovery::SourceContext;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::MissedTickBehavior;
 
@@ -26,16 +34,19 @@ use super::runtime::LayeredRuntime;
 use super::signals::{Ended, Requests};
 use super::worker::{Seed, WorkerThread, runtime};
 use crate::access_log::file::LogWriter;
-use crate::admin::{ListenerDrain, ListenerView};
+use crate::admin::{ListenerDrain, ListenerView, Shown, ShownListener};
+use crate::http::router::{RouteContext, RouteManager, RouteSubscription};
 use crate::lifecycle::{Lifecycle, ServerState};
 use crate::listener::manager::Entry;
-use crate::listener::{Change, ListenerCommand, ListenerId, ListenerManager};
+use crate::listener::{Change, ListenerCommand, ListenerId, ListenerManager, Origin, Prepared};
 use crate::logging::Loggers;
 use crate::net::Sockets;
 use crate::net::limits::{DescriptorLimit, raise_descriptor_limit};
 use crate::net::sys::trim_memory;
 use crate::network::TrafficDirection;
+use crate::subscription::Strictness;
 use crate::upstream::{ClusterManager, DialContext};
+use dynamic::{Feed, Sources, Warming};
 
 /// Envoy's default of `stats_flush_interval`.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
@@ -70,6 +81,30 @@ struct Main {
     stop_sender: UnboundedSender<Vec<ListenerId>>,
     /// Its disk layers are watched while it lives.
     _runtime: Rc<LayeredRuntime>,
+    node: Arc<Node>,
+    sources: Sources,
+    context: SourceContext,
+    strictness: Strictness,
+    routes: RouteManager,
+    /// Of the listeners of the bootstrap, which the start waits for.
+    static_routes: Vec<Rc<RouteSubscription>>,
+    warming: Vec<Warming>,
+    /// Workers take connections.
+    live: bool,
+    /// For `/config_dump`.
+    shown: Rc<RefCell<Shown>>,
+}
+
+/// How far the start is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The clusters of the bootstrap become warm.
+    Clusters,
+    /// Those that come by CDS come, and become warm.
+    MoreClusters,
+    /// Listeners that come by LDS come, and all routes.
+    Listeners,
+    Live,
 }
 
 /// Serves until `ended` resolves. `started` hears of the addresses when clients may come. Tells how
@@ -96,6 +131,9 @@ async fn serve(
     let (mut main, mut events) = Main::start(assembly, loggers)?;
     let clusters = main.clusters.clone();
     let mut started = Some(started);
+    let mut stage = Stage::Clusters;
+    let (mut cds, mut lds) = (None, None);
+    let routes = main.routes.clone();
     let mut flush = tokio::time::interval(flush);
     flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -111,18 +149,17 @@ async fn serve(
             Some(id) = main.drained.recv() => main.close(id),
             Some(ids) = main.stopping.recv() => main.stop(ids),
             () = requests.reopen_logs() => main.reopen_logs(),
-            () = clusters.initialized(), if started.is_some() => {
-                let live = main.go_live()?;
-                if let Some(started) = started.take() {
-                    started(live);
-                }
-                // The text of the configuration and what was made on the way to it are garbage by now.
-                release_pool();
-                trim_memory();
-                if mode == Mode::InitOnly {
-                    return main.end("initialized, as --mode init_only asks");
-                }
+            () = clusters.initialized(), if stage == Stage::Clusters => {
+                cds = main.ask_for_clusters();
+                stage = Stage::MoreClusters;
             }
+            () = clusters.all_warm(), if stage == Stage::MoreClusters && Feed::was_heard(&cds) => {
+                lds = main.ask_for_listeners();
+                stage = Stage::Listeners;
+            }
+            news = Feed::next(&mut cds) => main.cluster_news(&mut cds, news),
+            news = Feed::next(&mut lds) => main.listener_news(&mut lds, news)?,
+            () = routes.warmed() => main.look_for_warm(),
             _ = flush.tick() => {
                 if flushes {
                     main.flusher.flush();
@@ -131,6 +168,19 @@ async fn serve(
                 if started.is_none() && release_pool() {
                     trim_memory();
                 }
+            }
+        }
+        if stage == Stage::Listeners && Feed::was_heard(&lds) && main.listeners_are_warm() {
+            stage = Stage::Live;
+            let live = main.go_live()?;
+            if let Some(started) = started.take() {
+                started(live);
+            }
+            // The text of the configuration and what was made on the way to it are garbage by now.
+            release_pool();
+            trim_memory();
+            if mode == Mode::InitOnly {
+                return main.end("initialized, as --mode init_only asks");
             }
         }
     }
@@ -160,6 +210,9 @@ impl Main {
             own_clusters,
             connection_ids,
             mut listeners,
+            sources,
+            source_context: context,
+            strictness,
             log_files,
             admin,
             stats,
@@ -176,6 +229,19 @@ impl Main {
         let lifecycle = Arc::new(Lifecycle::default());
         let flusher = Rc::new(Flusher::new(&store, &lifecycle, &log_files, options.concurrency));
         flusher.process.unknown_fields(unknown_fields);
+        let has_cluster = {
+            let clusters = clusters.clone();
+            Box::new(move |name: &str| clusters.contains(name))
+        };
+        let routes = RouteManager::new(RouteContext {
+            sources: context.clone(),
+            store: store.clone(),
+            node: node.clone(),
+            log_files: log_files.clone(),
+            has_cluster,
+            strictness: strictness.clone(),
+        });
+        let shown = Rc::<RefCell<Shown>>::default();
         let facts = Facts {
             options: &options,
             node: &node,
@@ -188,6 +254,8 @@ impl Main {
             lifecycle: &lifecycle,
             loggers: &loggers,
             runtime: &layered_runtime,
+            shown: &shown,
+            routes: &routes,
         };
         layered_runtime.watch(bootstrap.layered_runtime.as_ref());
         // First of all, so that whoever watches the start can see it, and a taken address ends it.
@@ -213,7 +281,7 @@ impl Main {
         let (drained_sender, drained) = unbounded_channel();
         let (stop_sender, stopping) = unbounded_channel();
         let drain_time = options.drain_time;
-        let main = Self {
+        let mut main = Self {
             store,
             clusters,
             listeners,
@@ -229,14 +297,60 @@ impl Main {
             stopping,
             stop_sender,
             _runtime: layered_runtime,
+            node,
+            sources,
+            context,
+            strictness,
+            routes,
+            static_routes: Vec::new(),
+            warming: Vec::new(),
+            live: false,
+            shown,
         };
+        main.ask_for_static_routes();
         Ok((main, events))
+    }
+
+    /// The listeners of the bootstrap hold the routes that somebody must bring them.
+    fn ask_for_static_routes(&mut self) {
+        let all = RefCell::new(Vec::new());
+        let routes = &self.routes;
+        self.listeners.guard(|config| {
+            let own = config.chains.discovered_routes().map(|r| Rc::new(routes.subscribe(r)));
+            let own: Vec<Rc<RouteSubscription>> = own.collect();
+            all.borrow_mut().extend(own.iter().cloned());
+            own.into_iter().map(|routes| Box::new(routes) as Box<dyn Any>).collect()
+        });
+        self.static_routes = all.into_inner();
+    }
+
+    /// Reads a listener of a running server.
+    fn prepare(&self, message: &Listener, origin: Origin) -> Result<Prepared, Vec<ConfigError>> {
+        let (warnings, scopes) = (RefCell::default(), RefCell::default());
+        let context = FactoryContext {
+            name: "",
+            stat_prefix: "",
+            has_cluster: &|name| self.clusters.contains(name),
+            warnings: &warnings,
+            node: &self.node,
+            stats: &self.store,
+            log_files: &*self.log_files,
+            formats: &crate::format::Formats,
+            scopes: &scopes,
+        };
+        let prepared = self.listeners.check(message, origin, &context);
+        for warning in warnings.take() {
+            tracing::warn!(target: "config", "listener '{}': {warning}", message.name);
+        }
+        prepared
     }
 
     /// All is warm: the listeners go to the workers.
     fn go_live(&mut self) -> io::Result<Started> {
         self.lifecycle.set_initialization(ServerState::Initializing);
         tracing::info!(target: "main", "all dependencies initialized. starting workers");
+        self.live = true;
+        self.static_routes.clear();
         let changes = self.listeners.start();
         self.apply(changes)?;
         self.listeners.stats().set(server::WORKERS_STARTED, 1);
@@ -252,6 +366,15 @@ impl Main {
     fn publish(&self) {
         let view = |l: &Entry| ListenerView { name: l.config.name().to_owned(), addresses: l.local_addresses() };
         self.admin.publish_listeners(self.listeners.active().iter().map(view).collect());
+        let dynamic = self.listeners.active().iter().filter_map(|l| {
+            Some(ShownListener {
+                name: l.config.name().to_owned(),
+                version: l.origin.version.clone()?,
+                bytes: l.origin.bytes.clone(),
+                updated: l.origin.updated,
+            })
+        });
+        self.shown.borrow_mut().listeners = dynamic.collect();
     }
 
     /// `/drain_listeners`. The listeners stay in the set, as in Envoy: only a restart brings them back.
@@ -287,6 +410,8 @@ impl Main {
     }
 
     fn apply(&mut self, changes: Vec<Change>) -> io::Result<()> {
+        // Before a listener's first connection comes, workers know every cluster.
+        self.clusters.flush();
         for change in changes {
             for (worker, command) in self.workers.iter().zip(change.commands(self.workers.len())?) {
                 worker.send(WorkerCommand::Listener(command));

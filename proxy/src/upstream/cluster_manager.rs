@@ -216,6 +216,7 @@ impl ClusterManager {
             self.discard(*cluster);
         }
         self.0.stats.inc(server::CLUSTER_REMOVED);
+        self.0.warm.notify_waiters();
         self.0.schedule_flush();
         true
     }
@@ -248,6 +249,17 @@ impl ClusterManager {
         loop {
             let warm = self.0.warm.notified();
             if self.0.state.borrow().cold == 0 {
+                return;
+            }
+            warm.await;
+        }
+    }
+
+    /// Resolves when every cluster is warm, wherever it came from.
+    pub async fn all_warm(&self) {
+        loop {
+            let warm = self.0.warm.notified();
+            if self.awaited().is_empty() {
                 return;
             }
             warm.await;

@@ -6,6 +6,7 @@
 mod admin;
 mod closing;
 mod demo;
+mod dynamic;
 mod examples;
 mod listeners;
 mod mistakes;

@@ -6,7 +6,7 @@ use std::fmt;
 use nuncio_api::dump::JsonWriter;
 use nuncio_api::wire::{Wire, fields};
 
-use super::{Chunks, Configs, Dump, endpoints, pass_on};
+use super::{Chunks, Configs, Dump, DynamicResource, endpoints, pass_on};
 use crate::calendar::Date;
 use crate::upstream::ClusterSnapshot;
 
@@ -83,6 +83,9 @@ pub(super) enum Element<'c> {
     Listener(&'c [u8]),
     Route(&'c [u8]),
     Secret(&'c [u8]),
+    /// What it is, and its message's type.
+    Dynamic(&'static str, &'static str, &'c DynamicResource),
+    DynamicListener(&'c DynamicResource),
 }
 
 const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
@@ -103,6 +106,16 @@ impl Section {
         format!("type.googleapis.com/{}", self.message())
     }
 
+    /// Of the last answer that was taken whole.
+    pub(super) fn version<'d>(&self, dump: &'d Dump) -> Option<&'d str> {
+        let version = match self.name {
+            "ClustersConfigDump" => &dump.dynamic.clusters_version,
+            "ListenersConfigDump" => &dump.dynamic.listeners_version,
+            _ => return None,
+        };
+        Some(&**version).filter(|version| !version.is_empty())
+    }
+
     pub(super) fn is_bootstrap(&self) -> bool {
         self.single.contains(&"bootstrap")
     }
@@ -116,8 +129,9 @@ impl Element<'_> {
             Element::Endpoints(cluster) => Cow::Borrowed(endpoints::name(cluster)),
             // The first field of all these messages.
             Element::Cluster(bytes) | Element::Listener(bytes) | Element::Route(bytes) | Element::Secret(bytes) => {
-                payloads(bytes, 1).last().map_or(Cow::Borrowed(""), String::from_utf8_lossy)
+                first_text(bytes)
             }
+            Element::Dynamic(_, _, resource) | Element::DynamicListener(resource) => first_text(&resource.bytes),
         }
     }
 
@@ -131,6 +145,15 @@ impl Element<'_> {
                 json.key("endpoint_config");
                 json.value(&endpoints::assignment(cluster));
             }
+            Element::Dynamic(key, url, resource) => write_versioned(key, url, resource, json),
+            Element::DynamicListener(resource) => {
+                json.key("name");
+                json.string(&self.name());
+                json.key("active_state");
+                json.begin_object();
+                write_versioned("listener", LISTENER, resource, json);
+                json.end_object();
+            }
             // Envoy prints no time for static secrets.
             Element::Secret(bytes) => {
                 json.key("name");
@@ -140,6 +163,21 @@ impl Element<'_> {
             }
         }
     }
+}
+
+fn first_text(bytes: &[u8]) -> Cow<'_, str> {
+    payloads(bytes, 1).last().map_or(Cow::Borrowed(""), String::from_utf8_lossy)
+}
+
+fn write_versioned(key: &str, url: &str, resource: &DynamicResource, json: &mut JsonWriter) {
+    if !resource.version.is_empty() {
+        json.key("version_info");
+        json.string(&resource.version);
+    }
+    json.key(key);
+    json.any(url, &resource.bytes);
+    json.key("last_updated");
+    json.string(&Date::new(resource.updated).rfc3339());
 }
 
 fn write_dated(key: &str, url: &str, bytes: &[u8], dump: &Dump, json: &mut JsonWriter) {
@@ -167,10 +205,18 @@ impl Dump {
             "static_route_configs" => {
                 configs.listeners.iter().flat_map(|bytes| inline_routes(bytes)).map(Element::Route).collect()
             }
+            "dynamic_active_clusters" => versioned("cluster", CLUSTER, &self.dynamic.clusters),
+            "dynamic_warming_clusters" => versioned("cluster", CLUSTER, &self.dynamic.warming_clusters),
+            "dynamic_route_configs" => versioned("route_config", ROUTE, &self.dynamic.routes),
+            "dynamic_listeners" => self.dynamic.listeners.iter().map(Element::DynamicListener).collect(),
             "static_secrets" => configs.secrets.iter().map(|bytes| Element::Secret(bytes)).collect(),
             _ => Vec::new(),
         }
     }
+}
+
+fn versioned<'d>(key: &'static str, url: &'static str, list: &'d [DynamicResource]) -> Vec<Element<'d>> {
+    list.iter().map(|resource| Element::Dynamic(key, url, resource)).collect()
 }
 
 // === impl Configs ===

@@ -50,7 +50,7 @@ fn configs() -> Arc<Configs> {
 }
 
 fn ask(query: &str) -> (u16, String) {
-    let dump = Dump { configs: configs(), clusters: vec![cluster_with_hosts()] };
+    let dump = Dump { configs: configs(), dynamic: Dynamic::default(), clusters: vec![cluster_with_hosts()] };
     let answer = answer(dump, &Query::parse(query));
     (answer.status.as_u16(), answer.into_text())
 }

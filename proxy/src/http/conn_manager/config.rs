@@ -18,7 +18,7 @@ use super::path::PathRules;
 use super::upgrade::Upgrades;
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
-use crate::http::router::RouteConfig;
+use crate::http::router::Routes;
 
 /// Who a request is said to be from, and what we say about ourselves.
 #[derive(Debug, Clone)]
@@ -175,7 +175,7 @@ pub struct Config {
     pub path: PathRules,
     pub host: HostRules,
     pub local_replies: Option<LocalReplyConfig>,
-    pub routes: Arc<RouteConfig>,
+    pub routes: Routes,
     pub access_logs: Vec<Arc<dyn AccessLogConfig>>,
     pub access_log_options: AccessLogOptions,
     pub codec_type: CodecType,

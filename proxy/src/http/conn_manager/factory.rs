@@ -7,7 +7,7 @@ use nuncio_api::any::unpack;
 use nuncio_api::pb::envoy::config::core::v3::HttpProtocolOptions;
 use nuncio_api::pb::envoy::extensions::filters::http::router::v3::Router as RouterProto;
 use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpConnectionManager as Proto, HttpFilter as FilterProto, http_connection_manager as proto,
+    HttpConnectionManager as Proto, HttpFilter as FilterProto, Rds as RdsProto, http_connection_manager as proto,
     http_filter::ConfigType,
 };
 use nuncio_api::pb::google::protobuf::Duration as DurationProto;
@@ -16,6 +16,7 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::net::CidrRange;
 use nuncio_core::stats::lists;
+use nuncio_discovery::xds::ConfigSource;
 
 use super::Handle;
 use super::client_cert::{self, ClientCertPolicy};
@@ -32,7 +33,7 @@ use super::upgrade::Upgrades;
 use crate::codec::http1::{HeaderCase, ServerOptions, Underscores};
 use crate::codec::http2::{self, Http2Options};
 use crate::http::filters::HttpFilters;
-use crate::http::router::{BuildContext, RouteConfig};
+use crate::http::router::{BuildContext, DiscoveredRoutes, RouteConfig, Routes};
 use crate::network::{ListenerInfo, TerminalFilterConfig, TerminalFilterFactory};
 
 supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager" {
@@ -41,7 +42,7 @@ supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3
     server_header_transformation, max_request_headers_kb, stream_idle_timeout, request_timeout,
     request_headers_timeout, drain_timeout, delayed_close_timeout, access_log, use_remote_address,
     xff_num_trusted_hops, internal_address_config, skip_xff_append, via, generate_request_id,
-    preserve_external_request_id, always_set_request_id_in_response, proxy_100_continue, route_config,
+    preserve_external_request_id, always_set_request_id_in_response, proxy_100_continue, route_config, rds,
     append_x_forwarded_port, normalize_path, merge_slashes, path_with_escaped_slashes_action, http2_protocol_options,
     upgrade_configs, original_ip_detection_extensions, early_header_mutation_extensions, scheme_header_transformation,
     access_log_options, flush_access_log_on_new_request, access_log_flush_interval, stream_flush_timeout,
@@ -59,6 +60,7 @@ supports!(pub INTERNAL_ADDRESSES =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.InternalAddressConfig" {
     cidr_ranges, unix_sockets,
 });
+supports!(RDS = "envoy.extensions.filters.network.http_connection_manager.v3.Rds" { config_source, route_config_name });
 supports!(SCHEME = "envoy.config.core.v3.SchemeHeaderTransformation" { scheme_to_overwrite });
 supports!(ACCESS_LOG_OPTIONS =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.HcmAccessLogOptions" {
@@ -98,6 +100,7 @@ pub static SUPPORTED: &[&nuncio_api::support::Entry] = &[
     &HCM,
     &super::upgrade::UPGRADE,
     &INTERNAL_ADDRESSES,
+    &RDS,
     &SCHEME,
     &ACCESS_LOG_OPTIONS,
     &REQUEST_ID,
@@ -155,7 +158,7 @@ impl TerminalFilterFactory for Factory {
 /// One reading of one message; collects every error.
 struct Check<'a> {
     errors: Vec<ConfigError>,
-    filters: &'a HttpFilters,
+    filters: &'a Arc<HttpFilters>,
     listener: &'a Arc<ListenerInfo>,
     context: &'a FactoryContext<'a>,
     stat_prefix: String,
@@ -312,9 +315,12 @@ impl Check<'_> {
         }
     }
 
-    fn routes(&mut self, proto: &Proto) -> Option<Arc<RouteConfig>> {
+    fn routes(&mut self, proto: &Proto) -> Option<Routes> {
+        if let Some(proto::RouteSpecifier::Rds(rds)) = &proto.route_specifier {
+            return self.discovered_routes(rds);
+        }
         let Some(proto::RouteSpecifier::RouteConfig(routes)) = &proto.route_specifier else {
-            self.error("route_specifier", "only an inline `route_config` is implemented");
+            self.error("route_specifier", "only `route_config` and `rds` are implemented");
             return None;
         };
         let filters = self.filters;
@@ -333,9 +339,26 @@ impl Check<'_> {
             scope: &|name| self.context.scope(&lists::vhost::SCOPE, &name.into()),
         };
         match RouteConfig::from_proto(routes, &context) {
-            Ok(config) => Some(Arc::new(config)),
+            Ok(config) => Some(Routes::Inline(Arc::new(config))),
             Err(errors) => {
                 self.errors.extend(errors.into_iter().map(|e| e.within("route_config")));
+                None
+            }
+        }
+    }
+
+    fn discovered_routes(&mut self, rds: &RdsProto) -> Option<Routes> {
+        let Some(source) = &rds.config_source else {
+            self.error("rds.config_source", "value is required");
+            return None;
+        };
+        match ConfigSource::from_proto(source) {
+            Ok(source) => {
+                let routes = DiscoveredRoutes::new(source, &rds.route_config_name, &self.stat_prefix, self.filters);
+                Some(Routes::Discovered(Arc::new(routes)))
+            }
+            Err(error) => {
+                self.errors.push(error.within("config_source").within("rds"));
                 None
             }
         }

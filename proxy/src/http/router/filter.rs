@@ -182,7 +182,7 @@ impl Router {
             connection: connection.as_deref(),
             info: Some(&info),
         };
-        manager.config.routes.find(request, &context).cloned()
+        manager.config.routes.find(request, &context)
     }
 
     pub fn has_route(&self) -> bool {

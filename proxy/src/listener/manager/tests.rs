@@ -52,7 +52,8 @@ impl Bench {
             formats: &crate::format::Formats,
             scopes: &RefCell::default(),
         };
-        self.manager.check(message, digest, &context).unwrap()
+        let origin = Origin { bytes: digest.to_string().into(), version: Some("".into()), updated: None };
+        self.manager.check(message, origin, &context).unwrap()
     }
 
     fn update(&mut self, message: &pb::Listener, digest: u64) -> Result<Vec<Change>, ConfigError> {
@@ -121,7 +122,8 @@ fn a_removed_listener_takes_no_more_and_its_stats_go_with_it() {
     let mut bench = Bench::new();
     bench.update(&listener("in", 0), 1).unwrap();
     let (id, address) = (bench.manager.active()[0].id, bench.address());
-    assert!(matches!(bench.manager.remove("in"), Some(Change::Drain { id: drained }) if drained == id));
+    bench.manager.retire(|entry| entry.config.name() == "in");
+    assert!(matches!(bench.manager.retired()[..], [Change::Drain { id: drained }] if drained == id));
     assert!(!is_open(&address));
     assert!(bench.store.borrow_mut().value("listener.127.0.0.1_0.downstream_cx_total").is_some());
     bench.manager.closed(id, &mut bench.store.borrow_mut());
