@@ -11,7 +11,9 @@
 //! - `grpc_client`, `http_client`: how they are asked about
 //! - `answer`: what came back
 //! - `mutations`, `mutation_rules`, `query`: what an answer may do to the request
+//! - `hardening`: what may be demanded beyond Envoy
 //! - `filter`: the two halves
+//! - `network_filter`: the same question about connections
 //! - `stats`: what is counted
 
 mod answer;
@@ -23,10 +25,12 @@ mod hardening;
 mod http_client;
 mod mutation_rules;
 mod mutations;
+mod network_filter;
 mod query;
 mod stats;
 
 pub use config::Factory;
+pub use network_filter::Factory as NetworkFactory;
 
 use nuncio_api::support::Entry;
 
@@ -45,4 +49,5 @@ pub static SUPPORTED: &[&Entry] = &[
     &http_client::RESPONSE,
     &http_client::HEADER,
     &mutation_rules::RULES,
+    &network_filter::CONFIG,
 ];

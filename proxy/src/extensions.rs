@@ -24,7 +24,7 @@ pub fn standard() -> Extensions {
         network: NetworkExtensions {
             listener_filters: listener::filters::factories(),
             transport_sockets: tls::socket_factories(),
-            filters: network::filter_factories(),
+            filters: network::filter_factories().into_iter().chain(nuncio_authz::network_filters()).collect(),
             terminal: network::factories().into_iter().chain(http::factories(http_filters)).collect(),
         },
         host_sources: nuncio_discovery::sources::factories(),

@@ -31,9 +31,8 @@ use super::mutations::frames;
 supports!(pub(super) SERVICE = "envoy.extensions.filters.http.ext_authz.v3.HttpService" {
     server_uri, path_prefix, path_override, authorization_request, authorization_response, retry_policy
 });
-supports!(pub(super) URI = "envoy.config.core.v3.HttpUri" { cluster, timeout } noop {
-    uri: "the cluster says where to, the request what for"
-});
+// The cluster says where to and the request what for; the URI itself has no effect in Envoy either.
+supports!(pub(super) URI = "envoy.config.core.v3.HttpUri" { uri, cluster, timeout });
 supports!(pub(super) REQUEST = "envoy.extensions.filters.http.ext_authz.v3.AuthorizationRequest" {
     allowed_headers, headers_to_add
 });
