@@ -30,6 +30,7 @@ mod query;
 mod stats;
 
 pub use config::Factory;
+pub(crate) use grpc_client::CHECK;
 pub use network_filter::Factory as NetworkFactory;
 
 use nuncio_api::support::Entry;

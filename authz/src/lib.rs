@@ -2,11 +2,13 @@
 //!
 //! - [`ext_authz`]: an authorization service is asked, over gRPC or HTTP, before anything is forwarded
 //! - `rbac`, [`rbac_http`], [`rbac_network`]: policies over what is known of a request or a connection
+//! - [`demo_server`]: an authorizer to try them with
 //!
 //! Direction of the former: `config` (checked on the main thread) → `check_request` (what is asked) → `grpc_client`, `http_client`
 //! (asked over a named cluster) → `answer` (one form for both) → `filter` (what becomes of the request). Everything is
 //! closed by default: what is no clear yes is a no.
 
+pub mod demo_server;
 pub mod ext_authz;
 mod rbac;
 pub mod rbac_http;

@@ -10,6 +10,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, error::ErrorKind};
 use crate::server::options::{Arguments, Options};
 use crate::{extensions, logging, server, version};
 
+mod authz_server;
 mod demo;
 mod sds_server;
 mod small_server;
@@ -23,6 +24,8 @@ pub enum Request {
 
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
+    /// Answer ext_authz filters over gRPC: refuse some paths, let the rest pass with one more header
+    AuthzServer(authz_server::Arguments),
     /// Run upstreams that register themselves and the proxy in front of them, and say what to try
     Demo(demo::Arguments),
     /// Serve the REST service discovery API (/v1/registration/…) that SDS clusters poll
@@ -34,6 +37,7 @@ pub enum Command {
 impl Command {
     pub fn run(self) -> ExitCode {
         match self {
+            Command::AuthzServer(arguments) => authz_server::run(arguments),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::SdsServer(arguments) => sds_server::run(arguments),
             Command::Supported(arguments) => supported::run(&arguments, &extensions::standard().support),

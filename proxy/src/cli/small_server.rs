@@ -20,7 +20,7 @@ use crate::admin::{HyperClock, HyperIo};
 use crate::net::{Acceptor, BindOptions, BoundAddress, ListeningSocket};
 
 /// How long a client may not read, or not finish what it asks.
-const STALL: Duration = Duration::from_secs(30);
+pub(super) const STALL: Duration = Duration::from_secs(30);
 
 const MOST_CONNECTIONS: usize = 1024;
 const MOST_BODY: usize = 64 * 1024;
@@ -38,13 +38,22 @@ where
     A: Fn(Address, Request<Bytes>) -> F + 'static,
     F: Future<Output = Response<String>> + 'static,
 {
-    let (mut listener, answer) = (Acceptor::new(socket)?, Rc::new(answer));
+    let answer = Rc::new(answer);
+    accept(socket, move |connected| connection(connected, answer.clone())).await
+}
+
+/// Runs `serve` for each connection to `socket`, for ever and for so many at once.
+pub(super) async fn accept<F>(socket: ListeningSocket, serve: impl Fn(Connected) -> F) -> io::Result<()>
+where
+    F: Future<Output = ()> + 'static,
+{
+    let mut listener = Acceptor::new(socket)?;
     let room = std::sync::Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
         let Ok(permit) = room.clone().acquire_owned().await else { return Ok(()) };
         match poll_fn(|cx| listener.poll_accept(cx)).await {
             Ok(connected) => {
-                let connection = connection(connected, answer.clone());
+                let connection = serve(connected);
                 tokio::task::spawn_local(async move {
                     connection.await;
                     drop(permit);
@@ -84,7 +93,7 @@ fn refused() -> Response<String> {
 }
 
 /// The body, unless it is too long or never ends.
-async fn whole(mut body: Incoming) -> Option<Bytes> {
+pub(super) async fn whole(mut body: Incoming) -> Option<Bytes> {
     let collect = async {
         let mut bytes = Vec::new();
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
