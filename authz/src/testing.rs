@@ -13,7 +13,7 @@ use nuncio_api::prost::{Message, Name};
 use nuncio_api::{Format, LoadOptions, Source, load_message};
 use nuncio_core::access_log::{LogContext, LogFile, LogFiles, LogTarget, TextFormat, TextFormats};
 use nuncio_core::error::ConfigError;
-use nuncio_core::extension::{FactoryContext, WorkerContext};
+use nuncio_core::extension::{FactoryContext, NoVitals, WorkerContext};
 use nuncio_core::http::ResponseHead;
 use nuncio_core::random::Rng;
 use nuncio_core::runtime::{FractionalPercent, Runtime};
@@ -143,6 +143,7 @@ impl World {
             stats: WorkerStats::new(move |birth| to_main.borrow_mut().push(birth)),
             client: Rc::new(Calls(service.clone())),
             runtime: Rc::new(Keys(keys.to_vec())),
+            vitals: Rc::new(NoVitals),
         };
         Self { store: RefCell::new(store), service, births, worker }
     }

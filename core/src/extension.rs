@@ -26,6 +26,37 @@ pub struct WorkerContext {
     /// Calls to named clusters from this thread.
     pub client: Rc<dyn AsyncClient>,
     pub runtime: Rc<dyn Runtime>,
+    pub vitals: Rc<dyn Vitals>,
+}
+
+/// How this process and its clusters are, for filters that tell it to others.
+pub trait Vitals {
+    /// An operator asked for no more requests (`/healthcheck/fail`).
+    fn health_failed(&self) -> bool;
+
+    /// Who is in a cluster, as this thread knows it; none if there is no such cluster.
+    fn membership(&self, cluster: &str) -> Option<Membership>;
+}
+
+/// Hosts of a cluster.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Membership {
+    pub total: usize,
+    /// Healthy or degraded.
+    pub available: usize,
+}
+
+/// All is well, and there are no clusters.
+pub struct NoVitals;
+
+impl Vitals for NoVitals {
+    fn health_failed(&self) -> bool {
+        false
+    }
+
+    fn membership(&self, _cluster: &str) -> Option<Membership> {
+        None
+    }
 }
 
 /// What a factory is told while a configuration is read, on the main thread.

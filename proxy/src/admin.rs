@@ -20,6 +20,7 @@ mod config_dump;
 mod connection;
 mod counts;
 mod discovery;
+mod health;
 mod hyper_io;
 mod index;
 mod lifecycle;
@@ -110,6 +111,7 @@ pub fn process_pages() -> Vec<Page> {
     pages
 }
 
+pub use health::{HealthSource, pages as health_pages};
 pub use lifecycle::pages as lifecycle_pages;
 pub use listeners::{ListenerDrain, ListenerView, pages as listener_pages};
 pub use logging::pages as logging_pages;

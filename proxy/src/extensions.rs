@@ -19,7 +19,8 @@ pub struct Extensions {
 
 /// Everything this source tree has.
 pub fn standard() -> Extensions {
-    let http_filters = http::filters::factories().into_iter().chain(nuncio_authz::http_filters()).collect();
+    let rooms = nuncio_authz::http_filters().into_iter().chain(nuncio_healthcheck::http_filters());
+    let http_filters = http::filters::factories().into_iter().chain(rooms).collect();
     Extensions {
         network: NetworkExtensions {
             listener_filters: listener::filters::factories(),

@@ -337,6 +337,8 @@ pub struct Host {
     created: Instant,
     /// Milliseconds after `created` when its active checks passed after they had failed.
     well_since: AtomicU64,
+    /// Milliseconds after `created` when its flags changed last.
+    changed: AtomicU64,
     /// Set by main before any worker knows the host, where traffic is watched.
     monitor: OnceLock<Arc<dyn HostMonitor>>,
     /// Milliseconds after `created` since when discovery does not name it any more, although it is kept.
@@ -360,6 +362,7 @@ impl Host {
                 .map(|addresses| Box::new(arc_swap::ArcSwap::from_pointee(Place::of(addresses)))),
             created: Instant::now(),
             well_since: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
             monitor: OnceLock::new(),
             absent_since: AtomicU64::new(0),
             load: HostLoad::default(),
@@ -460,6 +463,9 @@ impl Host {
 
     pub fn set_flags(&self, flags: HealthFlags) {
         let before = HealthFlags(self.flags.swap(flags.0, Relaxed));
+        if before != flags {
+            self.changed.store(self.created.elapsed().as_millis() as u64, Relaxed);
+        }
         if before.contains(HealthFlag::FailedActiveHc) && !flags.contains(HealthFlag::FailedActiveHc) {
             self.well_since.store(self.created.elapsed().as_millis() as u64, Relaxed);
         }
@@ -496,6 +502,12 @@ impl Host {
     /// Who named it first.
     pub fn origin(&self) -> Option<&Arc<Origin>> {
         self.spec.origin.as_ref()
+    }
+
+    /// For how long its flags have been what they are.
+    pub fn unchanged_for(&self, now: Instant) -> Duration {
+        let since = self.created + Duration::from_millis(self.changed.load(Relaxed));
+        now.saturating_duration_since(since)
     }
 
     pub fn health(&self) -> Health {

@@ -6,6 +6,7 @@ use futures_util::future::LocalBoxFuture;
 use nuncio_api::pb::envoy::config::accesslog::v3::AccessLogFilter;
 use nuncio_api::pb::envoy::config::core::v3::Node;
 use nuncio_core::access_log::{LogFiles, LogType};
+use nuncio_core::extension::NoVitals;
 use nuncio_core::http::{RequestHead, ResponseHead};
 use nuncio_core::runtime::NoRuntime;
 use nuncio_core::stats::{Store, WorkerStats};
@@ -60,6 +61,7 @@ fn worker() -> WorkerContext {
         stats: WorkerStats::new(|_| ()),
         client: Rc::new(Nobody),
         runtime: Rc::new(NoRuntime),
+        vitals: Rc::new(NoVitals),
     }
 }
 

@@ -205,7 +205,12 @@ impl HttpConnectionManager {
         self.listener.inc(listener_stat::DOWNSTREAM_RQ_1XX);
     }
 
-    pub fn count_response(&self, status: u16, took: Duration) {
+    /// As Envoy: checks of others are not responses in the counters.
+    pub fn count_response(&self, status: u16, took: Duration, is_health_check: bool) {
+        self.times.record(stat::DOWNSTREAM_RQ_TIME, took.as_millis() as u64);
+        if is_health_check {
+            return;
+        }
         self.stats.inc(stat::DOWNSTREAM_RQ_COMPLETED);
         self.listener.inc(listener_stat::DOWNSTREAM_RQ_COMPLETED);
         let class = match status / 100 {
@@ -220,7 +225,6 @@ impl HttpConnectionManager {
             self.stats.inc(manager);
             self.listener.inc(listener);
         }
-        self.times.record(stat::DOWNSTREAM_RQ_TIME, took.as_millis() as u64);
     }
 }
 

@@ -19,7 +19,7 @@ use nuncio_api::pb::google::protobuf::{self as wkt, value::Kind};
 use nuncio_api::prost::Message;
 use nuncio_api::wire::{put, split};
 use nuncio_api::{Element, LoadedBootstrap};
-use nuncio_core::extension::WorkerContext;
+use nuncio_core::extension::{NoVitals, WorkerContext};
 use nuncio_core::net::Address;
 use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
@@ -106,6 +106,7 @@ impl AdminInterface {
             stats: facts.store.borrow().main().clone(),
             client: Rc::new(NoClusters),
             runtime: Rc::new(facts.runtime.handle()),
+            vitals: Rc::new(NoVitals),
         };
         let settings = Settings {
             limits: Limits::default(),
@@ -143,6 +144,8 @@ fn pages(
     pages.extend(admin::logging_pages(facts.loggers, move || reopen(Act::ReopenLogs)));
     let clusters = facts.clusters.clone();
     let views = clusters.clone();
+    let health: Rc<dyn admin::HealthSource> = Rc::new(clusters.clone());
+    pages.extend(admin::health_pages(&health, WallClock::System));
     let clusters: ClusterSource = Rc::new(move || clusters.active());
     pages.extend(admin::cluster_pages(&(Rc::new(move || views.views()) as ClusterViews)));
     let known = facts.clusters.clone();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use futures_util::future::LocalBoxFuture;
-use nuncio_core::extension::WorkerContext;
+use nuncio_core::extension::{Membership, Vitals, WorkerContext};
 use nuncio_core::random::Rng;
 use nuncio_core::stats::WorkerStats;
 use nuncio_core::time::WallClock;
@@ -102,6 +102,24 @@ impl Drop for Leaving {
     }
 }
 
+/// The process's own health and that of its clusters, as this worker knows them.
+struct WorkerVitals {
+    lifecycle: Arc<Lifecycle>,
+    clusters: Rc<Clusters>,
+}
+
+impl Vitals for WorkerVitals {
+    fn health_failed(&self) -> bool {
+        self.lifecycle.health_failed()
+    }
+
+    fn membership(&self, cluster: &str) -> Option<Membership> {
+        let hosts = self.clusters.hosts(cluster)?;
+        let available = hosts.priorities.iter().map(|set| set.healthy.len() + set.degraded.len()).sum();
+        Some(Membership { total: hosts.host_count(), available })
+    }
+}
+
 /// An event loop for the thread that asks.
 pub fn runtime() -> io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
@@ -129,6 +147,7 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
             stats,
             client: Rc::new(ClusterClient::new(&clusters)),
             runtime: Rc::new(seed.runtime),
+            vitals: Rc::new(WorkerVitals { lifecycle: seed.lifecycle.clone(), clusters: clusters.clone() }),
         },
         buffers,
         clusters,

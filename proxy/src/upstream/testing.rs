@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use nuncio_api::pb::envoy::config::cluster::v3 as pb;
-use nuncio_core::extension::WorkerContext;
+use nuncio_core::extension::{NoVitals, WorkerContext};
 use nuncio_core::net::{Address, Connect, ConnectOptions, Connected, Io, Stream};
 use nuncio_core::random::Rng;
 use nuncio_core::runtime::NoRuntime;
@@ -231,6 +231,7 @@ impl House {
             stats: self.store.borrow().main().clone(),
             client: Rc::new(NoCalls),
             runtime: Rc::new(NoRuntime),
+            vitals: Rc::new(NoVitals),
         };
         Rc::new(Worker {
             context,

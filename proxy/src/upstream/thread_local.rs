@@ -17,6 +17,9 @@ use nuncio_core::stats::lists::cluster::{
 use nuncio_core::stats::{AmountGuard, CodeStats, Codes, ScopeId, Stats, WorkerStats};
 use nuncio_core::upstream::{Choice, ClusterInfo, Host, LbContext, LoadBalancer, PrioritySet};
 
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+
 use super::circuit_breaker::{CircuitBreakers, Permit, Priority, Resource};
 use super::cluster::ClusterConfig;
 use super::http_options::UpstreamProtocol;
@@ -72,6 +75,11 @@ impl Clusters {
     /// Where this thread's listeners accept.
     pub fn own_listeners(&self) -> &Rc<OwnListeners> {
         &self.context.own_listeners
+    }
+
+    /// Its hosts, without making what requests need of it.
+    pub fn hosts(&self, name: &str) -> Option<Arc<PrioritySet>> {
+        self.entries.borrow().get(name).map(|entry| entry.snapshot.hosts.clone())
     }
 
     pub fn contains(&self, name: &str) -> bool {
@@ -186,6 +194,8 @@ pub struct ClusterLocal {
     stats: Rc<ClusterStats>,
     client_options: OnceCell<Rc<ClientOptions>>,
     tls: OnceCell<Box<TlsLocal>>,
+    /// By host, whoever must know when it fails: bare connections, with `close_connections_on_host_health_failure`.
+    failing: RefCell<HashMap<usize, Arc<Notify>>>,
     /// `lb_subsets_active`, this worker's share.
     subsets: RefCell<Option<Box<AmountGuard<LbStats>>>>,
 }
@@ -274,6 +284,23 @@ impl ClusterLocal {
         self.tls().parked.borrow_mut().push((host.clone(), parked));
     }
 
+    /// Resolves when the host fails its checks, if connections to it must end with that.
+    pub(super) fn host_fails(&self, host: &Arc<Host>) -> Option<OwnedNotified> {
+        if !self.config.flags().close_connections_on_host_health_failure {
+            return None;
+        }
+        let mut failing = self.failing.borrow_mut();
+        failing.retain(|_, notify| Arc::strong_count(notify) > 1);
+        let notify = failing.entry(Arc::as_ptr(host) as usize).or_default();
+        Some(notify.clone().notified_owned())
+    }
+
+    fn host_failed(&self, host: &Arc<Host>) {
+        if let Some(notify) = self.failing.borrow().get(&(Arc::as_ptr(host) as usize)) {
+            notify.notify_waiters();
+        }
+    }
+
     pub fn config(&self) -> &Arc<ClusterConfig> {
         &self.config
     }
@@ -310,6 +337,7 @@ impl ThreadLocalCluster {
             stats,
             client_options: OnceCell::new(),
             tls: OnceCell::new(),
+            failing: RefCell::default(),
             subsets: RefCell::default(),
         });
         let around = lb::Surroundings { rng: context.rng.clone(), observer: local.clone() };
@@ -554,6 +582,7 @@ impl ThreadLocalCluster {
 
     /// Connections that lie idle close now, those in use after their request.
     fn drain_host(&self, host: &Arc<Host>) {
+        self.local.host_failed(host);
         // Taken out of the map: what a connection that ends wakes may look at the pools.
         let of_host = |(key, pool): (&PoolKey, &Pool)| key.is_of(host).then(|| pool.clone());
         let pools: Vec<Pool> = self.pools.borrow().iter().filter_map(of_host).collect();

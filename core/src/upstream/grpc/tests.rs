@@ -7,6 +7,7 @@ use nuncio_api::pb::google::protobuf::{Duration as ProtoDuration, UInt32Value};
 
 use super::*;
 use crate::access_log::{LogFile, LogFiles, LogTarget, TextFormats};
+use crate::extension::NoVitals;
 use crate::http::ResponseHead;
 use crate::random::Rng;
 use crate::runtime::NoRuntime;
@@ -93,6 +94,7 @@ async fn call(
         stats: WorkerStats::new(|_| ()),
         client: Rc::new(client.clone()),
         runtime: Rc::new(NoRuntime),
+        vitals: Rc::new(NoVitals),
     };
     let info = StreamInfo::new(WallClock::System.now(), Instant::now());
     let question = HttpStatus { code: 404 };

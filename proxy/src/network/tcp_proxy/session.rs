@@ -101,6 +101,8 @@ enum Ended {
     NoHost(&'static str),
     Client(io::Error),
     Host(io::Error),
+    /// Its checks do, and connections must not outlive that.
+    HostFailed,
     Idle,
     MaxDuration,
 }
@@ -304,6 +306,9 @@ impl Parts {
     fn relay(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         let State::Relaying(relay) = &mut self.state else { return Poll::Pending };
         let relay = &mut **relay;
+        if relay.guard.poll_host_fails(cx).is_ready() {
+            return Poll::Ready(Ended::HostFailed);
+        }
         let client = &mut self.connection.io;
         let worker = &self.proxy.worker;
         let lent = Lent { buffers: &worker.buffers, pipes: &self.proxy.pipes, limit: self.proxy.config.buffer_limit };
@@ -378,6 +383,7 @@ impl Parts {
                 }
                 self.connection.io.abort();
             }
+            Ended::HostFailed => self.connection.io.abort(),
             Ended::Idle => {
                 self.record.host_close_reason = Some("tcp_session_idle_timeout");
                 *client.local_close_reason.borrow_mut() = Some("tcp_session_idle_timeout".into());

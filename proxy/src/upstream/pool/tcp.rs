@@ -10,6 +10,7 @@ use futures_util::future::LocalBoxFuture;
 use nuncio_core::net::{Address, Connected, Io, TlsInfo};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::Host;
+use tokio::sync::futures::OwnedNotified;
 
 use super::account::{ConnectionAccount, Counted, PendingAccount, RequestAccount};
 use super::connecting::{self, Asked, Established};
@@ -41,6 +42,8 @@ pub struct TcpGuard {
     cluster: Rc<ClusterLocal>,
     account: ConnectionAccount,
     _request: RequestAccount,
+    /// With `close_connections_on_host_health_failure`.
+    host_fails: Option<Pin<Box<OwnedNotified>>>,
 }
 
 impl TcpConnecting {
@@ -89,7 +92,8 @@ impl Future for TcpConnecting {
         account.with_request = true;
         let Connected { io, local, remote } = connected;
         let id = this.cluster.context.connection_ids.next();
-        let guard = TcpGuard { cluster: this.cluster.clone(), account, _request: request };
+        let host_fails = this.cluster.host_fails(&this.host).map(Box::pin);
+        let guard = TcpGuard { cluster: this.cluster.clone(), account, _request: request, host_fails };
         Poll::Ready(Ok(TcpConnection { io, local, remote, tls, id, guard }))
     }
 }
@@ -103,6 +107,14 @@ impl Drop for TcpConnecting {
 }
 
 impl TcpGuard {
+    /// Ready when the host failed and its connections must end with that.
+    pub fn poll_host_fails(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.host_fails {
+            Some(fails) => fails.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+
     /// The upstream closed first.
     pub fn closed_by_peer(&mut self) {
         self.account.closed_by_peer = true;

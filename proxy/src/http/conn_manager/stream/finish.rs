@@ -130,7 +130,7 @@ impl ActiveStream {
             let mut info = self.control.info_mut();
             info.timings.end = Some(now);
             let status = info.response_code.filter(|code| *code != 100).unwrap_or(0);
-            manager.count_response(status, now.duration_since(info.start));
+            manager.count_response(status, now.duration_since(info.start), info.is_health_check);
         }
         self.log(manager, LogType::DownstreamEnd);
         self.decode_chain.reset(&self.control);
