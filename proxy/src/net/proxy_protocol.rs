@@ -4,8 +4,10 @@
 //! What is refused is what Envoy 1.40 refuses: addresses that are no host's, families other than IPv4 and IPv6, a
 //! line without its CRLF within 108 bytes, TLVs that reach beyond the header.
 
+use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
 
+use nuncio_core::net::ConnectionInfo;
 use nuncio_core::stream_info::FilterStateObject;
 
 /// The most a header can be: version 2 with the longest payload its length can say.
@@ -46,14 +48,15 @@ pub struct Header {
 }
 
 /// A type and its value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Tlv {
     pub kind: u8,
     pub value: Vec<u8>,
 }
 
-/// What a connection's filter state keeps of its header, for the one that is sent upstream.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Whose connection it is, for the header that is sent upstream. A connection's filter state keeps what its own header
+/// told.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ProxyProtocolData {
     pub source: SocketAddr,
     pub destination: SocketAddr,
@@ -63,6 +66,17 @@ pub struct ProxyProtocolData {
 impl ProxyProtocolData {
     /// Its name in the filter state.
     pub const KEY: &'static str = "envoy.network.proxy_protocol_options";
+
+    /// As its header told, or else as the connection is. `None`: it is none of IP.
+    pub fn of(connection: &ConnectionInfo) -> Option<Self> {
+        let state = connection.filter_state.borrow();
+        let told: Option<&dyn Any> = state.get(Self::KEY).map(|object| &**object as &dyn Any);
+        if let Some(told) = told.and_then(|object| object.downcast_ref::<Self>()) {
+            return Some(told.clone());
+        }
+        let (source, destination) = (connection.remote.socket()?, connection.local.socket()?);
+        Some(Self { source, destination, tlvs: Vec::new() })
+    }
 }
 
 impl FilterStateObject for ProxyProtocolData {

@@ -30,6 +30,7 @@ use super::stream::TlsStream;
 use super::validation::{PeerRole, SharedValidator};
 use super::verifier::Verifier;
 use crate::net::Buffers;
+use crate::net::proxy_protocol::ProxyProtocolData;
 
 supports!(pub(super) CONTEXT = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext" {
     common_tls_context, sni, auto_host_sni, auto_sni_san_validation, max_session_keys
@@ -69,6 +70,8 @@ pub struct ServerWanted {
     pub server_name: Option<Box<str>>,
     /// Names of which one must be in the certificate.
     pub subject_names: Vec<Box<str>>,
+    /// Whose connection it is, if the server is told.
+    pub client: Option<Arc<ProxyProtocolData>>,
 }
 
 impl ServerWanted {

@@ -94,6 +94,8 @@ pub static SUPPORTED: &[&Entry] = &[
     &CLUSTER_MANAGER,
     &transport::MATCH,
     &transport::RAW_BUFFER,
+    &transport::PROXY_PROTOCOL,
+    &transport::PROXY_PROTOCOL_CONFIG,
 ];
 
 /// Everything about a cluster but its hosts.

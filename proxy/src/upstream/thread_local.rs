@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nuncio_core::http::Version;
-use nuncio_core::net::Connect;
+use nuncio_core::net::{Connect, ConnectionInfo};
 use nuncio_core::random::Rng;
 use nuncio_core::stats::lists::cluster::{
     self as stat, Connections, Failures, LoadBalancer as LbStats, Rare, ResponseTime, Retries, Traffic,
@@ -32,9 +32,11 @@ use super::pool::stream::{AcquireStream, Negotiating, PendingStream};
 use super::pool::tcp::TcpConnecting;
 use super::pool::{Pool, PoolFailure, PoolFailureReason, PoolKey, PoolMap, PoolProtocol, PoolUse};
 use super::snapshot::{ClusterSnapshot, ClusterUpdate};
+use super::transport::TransportSockets;
 use super::worker::ConnectionIds;
 use crate::codec::Buffers;
 use crate::codec::http1::ClientOptions;
+use crate::net::proxy_protocol::ProxyProtocolData;
 use crate::tls::upstream::Connectors;
 use crate::tls::{ServerWanted, TlsCounts};
 
@@ -452,8 +454,16 @@ impl ThreadLocalCluster {
 
     /// What a request to `authority` wants of the server, if the cluster makes it depend on that; `header` is the
     /// request's value of the header that counts instead.
-    pub fn wanted(&self, authority: &[u8], header: Option<&[u8]>) -> Option<Rc<ServerWanted>> {
+    pub fn wanted(
+        &self,
+        authority: &[u8],
+        header: Option<&[u8]>,
+        connection: Option<&ConnectionInfo>,
+    ) -> Option<Rc<ServerWanted>> {
         let options = &self.local.config.http.names;
+        if let Some(client) = self.told_client(connection) {
+            return self.wanted_for_client(std::str::from_utf8(header.unwrap_or(authority)).ok()?, client);
+        }
         if options.is_nothing() {
             return None;
         }
@@ -463,17 +473,44 @@ impl ThreadLocalCluster {
         if let Some(wanted) = known.get(name) {
             return Some(wanted.clone());
         }
-        let host = host_of(name);
-        let is_address = host.parse::<std::net::IpAddr>().is_ok();
-        let wanted = Rc::new(ServerWanted {
-            server_name: (options.auto_sni && !is_address).then(|| host.into()),
-            subject_names: if options.auto_san_validation { vec![host.into()] } else { Vec::new() },
-        });
+        let wanted = Rc::new(self.wanted_by_name(name));
         if known.len() >= MANY_NAMES {
             known.retain(|_, wanted| Rc::strong_count(wanted) > 1);
         }
         known.insert(name.into(), wanted.clone());
         Some(wanted)
+    }
+
+    fn wanted_by_name(&self, name: &str) -> ServerWanted {
+        let options = &self.local.config.http.names;
+        let host = host_of(name);
+        let is_address = host.parse::<std::net::IpAddr>().is_ok();
+        ServerWanted {
+            server_name: (options.auto_sni && !is_address).then(|| host.into()),
+            subject_names: if options.auto_san_validation { vec![host.into()] } else { Vec::new() },
+            client: None,
+        }
+    }
+
+    /// Each client has connections of its own, which are told apart by what is written in front of them.
+    fn wanted_for_client(&self, name: &str, client: ProxyProtocolData) -> Option<Rc<ServerWanted>> {
+        let key = format!("{name} {client:?}");
+        let mut known = self.local.tls().wanted.borrow_mut();
+        if let Some(wanted) = known.get(&*key) {
+            return Some(wanted.clone());
+        }
+        let wanted = Rc::new(ServerWanted { client: Some(Arc::new(client)), ..self.wanted_by_name(name) });
+        if known.len() >= MANY_NAMES {
+            known.retain(|_, wanted| Rc::strong_count(wanted) > 1);
+        }
+        known.insert(key.into(), wanted.clone());
+        Some(wanted)
+    }
+
+    /// Of a cluster whose hosts are told whose connections they get.
+    pub fn told_client(&self, connection: Option<&ConnectionInfo>) -> Option<ProxyProtocolData> {
+        let tells = self.local.config.transport().is_some_and(TransportSockets::tells_clients);
+        ProxyProtocolData::of(connection.filter(|_| tells)?)
     }
 
     /// The header that counts instead of the host.
@@ -552,8 +589,13 @@ impl ThreadLocalCluster {
     }
 
     /// A connection of one's own, for bytes: counted and limited like those of the pools.
-    pub fn connect_tcp(&self, host: &Arc<Host>) -> Result<TcpConnecting, PoolFailure> {
-        TcpConnecting::begin(&self.local, host)
+    /// `client`: whose connection it is for, as [`told_client`](Self::told_client) says.
+    pub fn connect_tcp(
+        &self,
+        host: &Arc<Host>,
+        client: Option<ProxyProtocolData>,
+    ) -> Result<TcpConnecting, PoolFailure> {
+        TcpConnecting::begin(&self.local, host, client)
     }
 
     /// Leave to retry, if the breakers or the budget have room for one more.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use nuncio_core::net::{Connect, ConnectOptions, Connected, TlsInfo};
+use nuncio_core::net::{Address, Connect, ConnectOptions, Connected, Io, TlsInfo};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::{Host, Place};
 
@@ -62,7 +62,13 @@ pub(super) async fn connect(
         polled
     });
     let attempt = async {
-        let connected = socket.await.map_err(|(e, immediate)| AttemptError::Socket(e, immediate))?;
+        let mut connected = socket.await.map_err(|(e, immediate)| AttemptError::Socket(e, immediate))?;
+        if let Some(header) = config.transport().and_then(|sockets| sockets.header_for(host)) {
+            let told = asked.wanted.and_then(|wanted| wanted.client.as_deref());
+            let own = connected.local.as_ref().and_then(Address::socket).zip(connected.remote.socket());
+            let sent = introduce(&mut connected.io, &header.bytes(told, own)).await;
+            sent.map_err(|e| AttemptError::Socket(e, false))?;
+        }
         match config.transport().and_then(|sockets| sockets.for_host(host)) {
             Some(tls) => secure(cluster, tls, host, connected, asked).await.map_err(AttemptError::Tls),
             None => Ok(Established { connected, tls: None }),
@@ -94,6 +100,17 @@ pub(super) async fn connect(
     host.load.connect_failed();
     account.closed_by_peer = reason == PoolFailureReason::RemoteConnectionFailure;
     Err(PoolFailure { transport: transport.into(), ..PoolFailure::new(reason, Some(host)) })
+}
+
+/// The PROXY header, in front of everything else.
+async fn introduce(io: &mut Io, mut header: &[u8]) -> io::Result<()> {
+    while !header.is_empty() {
+        match poll_fn(|cx| io.poll_write(cx, header)).await? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => header = &header[n..],
+        }
+    }
+    Ok(())
 }
 
 /// The handshake.

@@ -15,6 +15,8 @@ use tokio::sync::futures::OwnedNotified;
 use super::account::{ConnectionAccount, Counted, PendingAccount, RequestAccount};
 use super::connecting::{self, Asked, Established};
 use super::{PoolFailure, PoolFailureReason};
+use crate::net::proxy_protocol::ProxyProtocolData;
+use crate::tls::ServerWanted;
 use crate::upstream::circuit_breaker::{Permit, Priority, Resource};
 use crate::upstream::thread_local::ClusterLocal;
 
@@ -47,7 +49,11 @@ pub struct TcpGuard {
 }
 
 impl TcpConnecting {
-    pub(in crate::upstream) fn begin(cluster: &Rc<ClusterLocal>, host: &Arc<Host>) -> Result<Self, PoolFailure> {
+    pub(in crate::upstream) fn begin(
+        cluster: &Rc<ClusterLocal>,
+        host: &Arc<Host>,
+        client: Option<ProxyProtocolData>,
+    ) -> Result<Self, PoolFailure> {
         let priority = Priority::Default;
         let limits = cluster.config().thresholds(priority);
         let room = host.load.active_connections.load(Relaxed) < limits.max_connections_per_host
@@ -63,8 +69,9 @@ impl TcpConnecting {
         let attempt = Box::pin({
             let (cluster, host, mut account) = (cluster.clone(), host.clone(), account);
             async move {
-                let connected =
-                    connecting::connect(&cluster, &host, &mut account, Asked { wanted: None, alpn: &[] }).await?;
+                let wanted = client.map(|client| ServerWanted { client: Some(Arc::new(client)), ..Default::default() });
+                let asked = Asked { wanted: wanted.as_ref(), alpn: &[] };
+                let connected = connecting::connect(&cluster, &host, &mut account, asked).await?;
                 Ok((connected, account))
             }
         });

@@ -43,7 +43,8 @@ impl Router {
             let choice = self.choose(&cluster, request, control);
             let downstream = control.info().protocol.unwrap_or_default();
             let header = cluster.wanted_header().and_then(|name| request.headers.get(name));
-            let wanted = cluster.wanted(request.authority().unwrap_or_default(), header);
+            let wanted =
+                cluster.wanted(request.authority().unwrap_or_default(), header, control.connection().as_deref());
             self.upstream.begin(&cluster, priority, choice, (downstream, self.kind), wanted)?;
             self.mirror(control, manager);
         }
