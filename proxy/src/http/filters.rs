@@ -8,6 +8,7 @@ mod decompressor;
 mod fault;
 pub(in crate::http) mod header_mutation;
 mod header_to_metadata;
+mod jwt_authn;
 mod local_ratelimit;
 mod set_metadata;
 #[cfg(test)]
@@ -51,6 +52,7 @@ pub fn factories() -> Vec<Box<dyn HttpFilterFactory>> {
         Box::new(fault::Factory),
         Box::new(header_mutation::Factory),
         Box::new(header_to_metadata::Factory),
+        Box::new(jwt_authn::Factory),
         Box::new(local_ratelimit::Factory),
         Box::new(set_metadata::Factory),
     ]
@@ -66,6 +68,7 @@ pub static SUPPORTED: &[&[&Entry]] = &[
     fault::SUPPORTED,
     header_mutation::SUPPORTED,
     header_to_metadata::SUPPORTED,
+    jwt_authn::SUPPORTED,
     local_ratelimit::SUPPORTED,
     set_metadata::SUPPORTED,
 ];

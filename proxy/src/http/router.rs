@@ -61,6 +61,7 @@ pub use retry::{
 pub use rewrite::set_authority;
 pub use route::{Action, ClusterName, Route};
 pub use route_match::MatchContext;
+pub(in crate::http) use route_match::RouteMatch;
 pub use table::{BuildContext, RouteConfig, RouteConfigBuilder};
 pub use tally::{VhostStats, VhostStatsMap};
 pub use virtual_host::{Common, VirtualCluster, VirtualHost};

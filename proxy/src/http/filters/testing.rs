@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use nuncio_api::pb::envoy::config::cluster::v3 as cluster_pb;
 use nuncio_api::pb::envoy::config::core::v3::Node;
 use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
@@ -14,6 +15,7 @@ use nuncio_api::{Format, LoadOptions, Source, load_message};
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::http::HttpFilterFactory;
 use nuncio_core::net::{Address, ConnectionInfo};
+use nuncio_core::upstream::client::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
 
@@ -77,6 +79,33 @@ impl Answer {
     }
 }
 
+/// Says what the test wants to every call, and remembers the calls.
+pub(crate) struct Scripted {
+    pub(crate) answers: RefCell<Box<dyn FnMut(&AsyncRequest) -> Result<AsyncResponse, AsyncFailure>>>,
+    pub(crate) calls: RefCell<Vec<(String, AsyncRequest)>>,
+}
+
+impl Scripted {
+    pub(crate) fn new(answers: impl FnMut(&AsyncRequest) -> Result<AsyncResponse, AsyncFailure> + 'static) -> Rc<Self> {
+        Rc::new(Self { answers: RefCell::new(Box::new(answers)), calls: RefCell::default() })
+    }
+}
+
+impl AsyncClient for Scripted {
+    fn call(
+        &self,
+        cluster: &str,
+        request: AsyncRequest,
+    ) -> LocalBoxFuture<'static, Result<AsyncResponse, AsyncFailure>> {
+        let answer = (self.answers.borrow_mut())(&request);
+        self.calls.borrow_mut().push((cluster.to_owned(), request));
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            answer
+        })
+    }
+}
+
 fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().filter_map(|line| line.split_once(": ")).find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
 }
@@ -117,11 +146,24 @@ impl Bench {
 
     /// A manager of this configuration (YAML); `ROUTER` in it is the router.
     pub(crate) fn with(manager: &str) -> Self {
-        Self::with_filters(manager, factories())
+        Self::made_of(manager, factories(), None)
     }
 
     /// The same with other filters than those of the proxy.
     pub(crate) fn with_filters(manager: &str, factories: Vec<Box<dyn HttpFilterFactory>>) -> Self {
+        Self::made_of(manager, factories, None)
+    }
+
+    /// The same, with somebody who answers the calls that filters make.
+    pub(crate) fn calling(manager: &str, client: Option<Rc<dyn AsyncClient>>) -> Self {
+        Self::made_of(manager, factories(), client)
+    }
+
+    fn made_of(
+        manager: &str,
+        factories: Vec<Box<dyn HttpFilterFactory>>,
+        client: Option<Rc<dyn AsyncClient>>,
+    ) -> Self {
         let text = manager.replace("ROUTER", ROUTER);
         let source = Source::text("test", Format::Yaml, text);
         let loaded = load_message::<HttpConnectionManager>(source, &LoadOptions::default());
@@ -148,7 +190,11 @@ impl Bench {
         };
         let factory = Factory::new(Arc::new(HttpFilters::new(factories)));
         let config = factory.check(&proto.encode_to_vec(), &listener, &context);
-        let filter = config.unwrap_or_else(|e| panic!("{e:?}")).instantiate(&house.worker());
+        let mut worker = house.worker();
+        if let Some(client) = client {
+            Rc::get_mut(&mut worker).expect("nobody else has it yet").context.client = client;
+        }
+        let filter = config.unwrap_or_else(|e| panic!("{e:?}")).instantiate(&worker);
         Self { house, filter }
     }
 

@@ -34,7 +34,7 @@ pub struct MatchContext<'a> {
 
 /// A compiled match. Most routes have no conditions beside the path.
 #[derive(Debug)]
-pub(super) struct RouteMatch {
+pub(in crate::http) struct RouteMatch {
     path: PathMatch,
     conditions: Option<Box<Conditions>>,
 }
@@ -87,7 +87,7 @@ struct Conditions {
 }
 
 impl RouteMatch {
-    pub(super) fn from_proto(message: &pb::RouteMatch) -> Result<Self, ConfigError> {
+    pub(in crate::http) fn from_proto(message: &pb::RouteMatch) -> Result<Self, ConfigError> {
         let strict = message.case_sensitive.is_none_or(|v| v.value);
         let pick = |strict_form: fn(Box<str>) -> PathMatch, other: fn(Box<str>) -> PathMatch, text: &String| {
             if strict { strict_form(text.as_str().into()) } else { other(text.as_str().into()) }
@@ -139,7 +139,7 @@ impl RouteMatch {
 
     /// `path` is without query (and without parameters, if those are ignored).
     #[inline]
-    pub(super) fn matches(&self, path: &[u8], head: &RequestHead, context: &MatchContext<'_>) -> bool {
+    pub(in crate::http) fn matches(&self, path: &[u8], head: &RequestHead, context: &MatchContext<'_>) -> bool {
         self.path.matches(path, head) && self.conditions.as_ref().is_none_or(|c| c.hold(head, context))
     }
 }
