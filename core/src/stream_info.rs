@@ -124,6 +124,11 @@ pub struct FilterState(Vec<(String, Arc<dyn FilterStateObject>)>);
 /// One such object. `text` is what logs and matchers see.
 pub trait FilterStateObject: Any {
     fn text(&self) -> Option<String>;
+
+    /// For logs, if it is more than a text.
+    fn json(&self) -> Option<String> {
+        None
+    }
 }
 
 impl FilterStateObject for String {

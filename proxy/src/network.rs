@@ -5,8 +5,10 @@
 //! per filter chain and worker) → a task per connection. Those in front of it are `core::network`'s
 //! [`NetworkFilter`](nuncio_core::network::NetworkFilter)s, which the listener runs.
 
+mod connection_limit;
 mod direct_response;
 mod echo;
+pub mod local_ratelimit;
 mod sni_cluster;
 pub mod tcp_proxy;
 
@@ -148,12 +150,22 @@ impl NetworkExtensions {
 }
 
 /// What is honoured of the messages read in this folder.
-pub static SUPPORTED: &[&Entry] =
-    &[&echo::SUPPORTED, &direct_response::SUPPORTED, &direct_response::DATA_SOURCE, &sni_cluster::SUPPORTED];
+pub static SUPPORTED: &[&Entry] = &[
+    &connection_limit::SUPPORTED,
+    &direct_response::SUPPORTED,
+    &direct_response::DATA_SOURCE,
+    &echo::SUPPORTED,
+    &local_ratelimit::SUPPORTED,
+    &sni_cluster::SUPPORTED,
+];
 
 /// The filters of this folder that stand in front of a terminal one.
 pub fn filter_factories() -> Vec<Box<dyn NetworkFilterFactory>> {
-    vec![Box::new(sni_cluster::Factory)]
+    vec![
+        Box::new(connection_limit::Factory),
+        Box::new(local_ratelimit::Factory::default()),
+        Box::new(sni_cluster::Factory),
+    ]
 }
 
 /// The terminal filters of this folder.

@@ -221,6 +221,8 @@ pub struct StreamState {
     pub now: Cell<Instant>,
     /// Bytes sent must not be altered by later logic (an upgrade or CONNECT).
     pub is_upgrade: Cell<bool>,
+    /// The request came as gRPC, whatever filters have made of its head: so are answers of our own.
+    pub is_grpc: Cell<bool>,
 }
 
 impl StreamControl {
@@ -234,6 +236,7 @@ impl StreamControl {
             upstream_override: RefCell::default(),
             buffer_limit: Cell::new(u64::MAX),
             is_upgrade: Cell::new(false),
+            is_grpc: Cell::new(false),
             now: Cell::new(now),
         }))
     }

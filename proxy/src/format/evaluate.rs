@@ -525,12 +525,15 @@ fn append_value(value: &Value, out: &mut Vec<u8>) -> Kind {
 
 /// The object's text. Envoy's default form is JSON: there a text is a JSON string, quotes and all.
 fn filter_state(context: &Context<'_>, name: &str, plain: bool, out: &mut Vec<u8>) -> Kind {
-    let object = context.info.filter_state.get(name).and_then(|object| object.text());
-    let value = object.or_else(|| {
-        let state = context.connection?.filter_state.borrow();
-        state.get(name).and_then(|object| object.text())
-    });
-    match value {
+    let of_connection = context.connection.map(|connection| connection.filter_state.borrow());
+    let object = context.info.filter_state.get(name);
+    let Some(object) = object.or_else(|| of_connection.as_ref()?.get(name)) else { return Kind::Missing };
+    let structured = if plain { None } else { object.json() };
+    if let Some(json) = structured {
+        out.extend_from_slice(json.as_bytes());
+        return Kind::Json;
+    }
+    match object.text() {
         None => Kind::Missing,
         Some(value) if plain => text(out, Some(value.as_bytes())),
         Some(value) => {

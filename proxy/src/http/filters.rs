@@ -1,15 +1,19 @@
 //! The HTTP filters that the binary has. A new filter is one file and one entry here.
 
+mod basic_auth;
 mod buffer;
 mod compressor;
 mod cors;
 mod csrf;
 mod decompressor;
 mod fault;
+mod grpc_stats;
+mod grpc_web;
 pub(in crate::http) mod header_mutation;
 mod header_to_metadata;
 mod jwt_authn;
 mod local_ratelimit;
+mod ratelimit;
 mod set_metadata;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -44,32 +48,40 @@ impl HttpFilters {
 /// One entry for each file of this room; filters of other rooms are added by `extensions`.
 pub fn factories() -> Vec<Box<dyn HttpFilterFactory>> {
     vec![
+        Box::new(basic_auth::Factory),
         Box::new(buffer::Factory),
         Box::new(compressor::Factory),
         Box::new(cors::Factory),
         Box::new(csrf::Factory),
         Box::new(decompressor::Factory),
         Box::new(fault::Factory),
+        Box::new(grpc_stats::Factory),
+        Box::new(grpc_web::Factory),
         Box::new(header_mutation::Factory),
         Box::new(header_to_metadata::Factory),
         Box::new(jwt_authn::Factory),
         Box::new(local_ratelimit::Factory),
+        Box::new(ratelimit::Factory),
         Box::new(set_metadata::Factory),
     ]
 }
 
 /// What is honoured of the messages read in this folder.
 pub static SUPPORTED: &[&[&Entry]] = &[
+    basic_auth::SUPPORTED,
     buffer::SUPPORTED,
     compressor::SUPPORTED,
     cors::SUPPORTED,
     csrf::SUPPORTED,
     decompressor::SUPPORTED,
     fault::SUPPORTED,
+    grpc_stats::SUPPORTED,
+    grpc_web::SUPPORTED,
     header_mutation::SUPPORTED,
     header_to_metadata::SUPPORTED,
     jwt_authn::SUPPORTED,
     local_ratelimit::SUPPORTED,
+    ratelimit::SUPPORTED,
     set_metadata::SUPPORTED,
 ];
 

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use nuncio_core::http::{Framing, LocalReply, RequestHead, ResponseHead};
 
-/// Writes `reply` into `head` and returns the body to send. For a gRPC request the failure becomes
-/// a trailers-only gRPC answer, whose HTTP status is always 200.
-pub fn write(reply: &LocalReply, request: &RequestHead, head: &mut ResponseHead) -> Bytes {
+/// Writes `reply` into `head` and returns the body to send. For a request that came as gRPC the failure
+/// becomes a trailers-only gRPC answer, whose HTTP status is always 200.
+pub fn write(reply: &LocalReply, request: &RequestHead, grpc: bool, head: &mut ResponseHead) -> Bytes {
     head.clear();
-    if request.is_grpc() {
+    if grpc {
         head.status = 200;
         head.framing = Framing::None;
         head.headers.append("content-type", "application/grpc");
@@ -59,7 +59,7 @@ pub fn grpc_status(http: u16) -> u32 {
 }
 
 /// `grpc-message` is percent-encoded outside printable ASCII (gRPC over HTTP/2, "Status-Message").
-fn percent_encoded(text: &[u8]) -> Vec<u8> {
+pub fn percent_encoded(text: &[u8]) -> Vec<u8> {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut out = Vec::with_capacity(text.len());
     for b in text {
@@ -83,7 +83,7 @@ mod tests {
             ..Default::default()
         };
         let mut head = ResponseHead::default();
-        let body = write(&LocalReply::new(503, "x").body("no healthy\nupstream"), &request, &mut head);
+        let body = write(&LocalReply::new(503, "x").body("no healthy\nupstream"), &request, true, &mut head);
         assert!(body.is_empty());
         assert_eq!(head.status, 200);
         assert_eq!(head.headers.get_str("grpc-status"), Some("14"));
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_204_has_neither_body_nor_length() {
         let mut head = ResponseHead::default();
-        let body = write(&LocalReply::new(204, "x").body("ignored"), &RequestHead::default(), &mut head);
+        let body = write(&LocalReply::new(204, "x").body("ignored"), &RequestHead::default(), false, &mut head);
         assert!(body.is_empty() && !head.headers.contains("content-length"));
     }
 }

@@ -85,16 +85,16 @@ impl LocalReplyConfig {
             let mut body = Vec::new();
             let plain = std::mem::take(&mut reply.body);
             with(&mut |context| format.format(&LogContext { local_reply_body: &plain, ..*context }, &mut body));
-            if request.is_grpc() && body.last() == Some(&b'\n') {
+            if control.state().is_grpc.get() && body.last() == Some(&b'\n') {
                 body.pop();
             }
             reply.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("content-type"));
-            if !request.is_grpc() {
+            if !control.state().is_grpc.get() {
                 reply = reply.header("content-type", format.content_type().to_owned());
             }
             reply.body = body.into();
         }
-        let body = local_reply::write(&reply, request, head);
+        let body = local_reply::write(&reply, request, control.state().is_grpc.get(), head);
         if let Some(mapper) = found.filter(|m| !m.headers.is_empty()) {
             // Added headers tell of the answer as it was asked for.
             control.info_mut().response_code = Some(asked);

@@ -273,6 +273,7 @@ impl ActiveStream {
         self.drain = Some(drain.clone());
         let now = Instant::now();
         self.control.set_now(now);
+        self.control.state().is_grpc.set(self.request.is_grpc());
         manager.stats.inc(stat::DOWNSTREAM_RQ_TOTAL);
         self.active = Some(manager.stats.gauge(stat::DOWNSTREAM_RQ_ACTIVE));
         *self.control.state().connection.borrow_mut() = Some(connection.clone());
@@ -410,7 +411,10 @@ impl ActiveStream {
             return;
         }
         let body = match &self.config.local_replies {
-            None => local_reply::write(&reply, &self.request, &mut self.response),
+            None => {
+                let grpc = self.control.state().is_grpc.get();
+                local_reply::write(&reply, &self.request, grpc, &mut self.response)
+            }
             Some(config) => config.write(reply, &self.request, &mut self.response, &self.control, &self.rng),
         };
         self.source = Source::Local(body);

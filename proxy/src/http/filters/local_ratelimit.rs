@@ -9,7 +9,6 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nuncio_api::pb::envoy::extensions::filters::http::local_ratelimit::v3 as pb;
 use nuncio_api::pb::google::protobuf::Any as ProtoAny;
@@ -27,9 +26,7 @@ use nuncio_core::stream_info::ResponseFlag;
 
 use super::{declared, with_log_context};
 use crate::format::{HeaderMutations, MutationValues};
-use bucket::TokenBucket;
-
-mod bucket;
+use crate::network::local_ratelimit::{TokenBucket, bucket};
 
 supports!(CONFIG = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit" {
     stat_prefix, status, token_bucket, filter_enabled, filter_enforced, request_headers_to_add_when_not_enforced,
@@ -107,15 +104,7 @@ struct Limit {
 impl Limit {
     fn new(proto: &pb::LocalRateLimit, context: &FactoryContext<'_>) -> Result<Self, ConfigError> {
         let fraction = |f: &Option<_>| RuntimeFraction::from_proto(f.as_ref().unwrap_or(&Default::default()));
-        let bucket = proto.token_bucket.as_ref().map(|bucket| {
-            let interval = bucket.fill_interval.as_ref().map_or(Duration::ZERO, nuncio_core::time::duration);
-            if interval < Duration::from_millis(50) {
-                let reason = "local rate limit token bucket fill timer must be >= 50ms";
-                return Err(ConfigError::new("token_bucket.fill_interval", reason));
-            }
-            let per_fill = bucket.tokens_per_fill.map_or(1, |v| v.value);
-            Ok(TokenBucket::new(bucket.max_tokens, f64::from(per_fill) / interval.as_secs_f64()))
-        });
+        let bucket = proto.token_bucket.as_ref().map(bucket);
         let status = proto.status.as_ref().map_or(0, |status| status.code as u16);
         let list = |options: &[_], field: &str| HeaderMutations::new(options, &[]).map_err(|e| e.within(field));
         Ok(Self {

@@ -58,6 +58,22 @@ impl FilterConfigs {
         Ok(Some(Arc::new(all)))
     }
 
+    /// What a level says of something that is no filter's, below what the levels above say of it.
+    pub(super) fn and(
+        own: Option<Arc<Self>>,
+        parent: Option<&Arc<Self>>,
+        name: &str,
+        config: Option<FilterConfig>,
+    ) -> Option<Arc<Self>> {
+        let Some(config) = config else { return own };
+        let mut all = own.as_ref().or(parent).map_or_else(Self::default, |p| Self::clone(p));
+        match all.0.iter_mut().find(|e| *e.name == *name) {
+            Some(entry) => entry.configs.push(config),
+            None => all.0.push(Entry { name: name.into(), disabled: false, configs: vec![config] }),
+        }
+        Some(Arc::new(all))
+    }
+
     pub(super) fn configs(&self, filter: &str) -> &[FilterConfig] {
         self.find(filter).map_or(&[], |e| &e.configs)
     }

@@ -31,6 +31,7 @@ use super::route_match::{MatchContext, MatchedPart, RouteMatch};
 use super::uri_template::UriTemplate;
 use super::virtual_host::{Common, VirtualHost, buffer_limit};
 use super::weighted::Weighted;
+use crate::http::rate_limits;
 
 /// All routes of a `RouteConfiguration`.
 pub struct RouteConfig {
@@ -238,17 +239,28 @@ impl<'a> RouteConfigBuilder<'a> {
 
     #[allow(deprecated)]
     fn extras(&self, message: &pb::Route, host: &VirtualHost) -> Result<Option<Extras>, ConfigError> {
+        let limits = match &message.action {
+            Some(pb::route::Action::Route(action)) => {
+                rate_limits::OfRoute::new(action).map_err(|e| e.within("route"))?
+            }
+            _ => None,
+        };
         let extras = Extras {
             metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
             stats: (!message.stat_prefix.is_empty())
                 .then(|| (self.context.scope)(&format!("{}.route.{}", host.name, message.stat_prefix))),
             buffer_limit: buffer_limit(message.request_body_buffer_limit, message.per_request_buffer_limit_bytes),
             mutations: LevelMutations::new(&mutation_fields!(message))?,
-            filter_configs: FilterConfigs::extend(
+            filter_configs: FilterConfigs::and(
+                FilterConfigs::extend(
+                    host.filter_configs(),
+                    &message.typed_per_filter_config,
+                    self.context.filter_config,
+                )?,
                 host.filter_configs(),
-                &message.typed_per_filter_config,
-                self.context.filter_config,
-            )?,
+                rate_limits::LIMITS,
+                limits,
+            ),
         };
         let any = !extras.metadata.is_empty()
             || extras.stats.is_some()

@@ -16,6 +16,7 @@ use super::mutations::{LevelMutations, mutation_fields};
 use super::policy::Mirror;
 use super::retry::{HedgePolicy, RetryPolicy};
 use super::table::BuildContext;
+use crate::http::rate_limits;
 
 supports!(pub(super) CONFIG = "envoy.config.route.v3.RouteConfiguration" {
     name, virtual_hosts, validate_clusters, max_direct_response_body_size_bytes, ignore_port_in_host_matching,
@@ -123,11 +124,12 @@ impl VirtualHost {
             hedge: message.hedge_policy.as_ref().map(HedgePolicy::from_proto),
             mutations: LevelMutations::new(&mutation_fields!(message))?,
             mirrors: if mirrors.is_empty() { common.mirrors.clone() } else { mirrors },
-            filter_configs: FilterConfigs::extend(
+            filter_configs: FilterConfigs::and(
+                FilterConfigs::extend(common.filter_configs.as_ref(), &message.typed_per_filter_config, read)?,
                 common.filter_configs.as_ref(),
-                &message.typed_per_filter_config,
-                read,
-            )?,
+                rate_limits::LIMITS,
+                rate_limits::OfVirtualHost::new(message)?,
+            ),
             metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
             include_request_attempt_count: message.include_request_attempt_count,
             include_attempt_count_in_response: message.include_attempt_count_in_response,

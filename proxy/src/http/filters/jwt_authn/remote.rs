@@ -87,6 +87,7 @@ impl RemoteConfig {
             timeout: (!self.timeout.is_zero()).then_some(self.timeout),
             max_response_bytes: MAX_JWKS,
             hash: None,
+            send_xff: true,
         }
     }
 }

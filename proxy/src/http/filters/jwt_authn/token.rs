@@ -1,10 +1,18 @@
 //! A JSON Web Token (RFC 7519) in the compact form of RFC 7515, as far as it can be read without a key.
 
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::NO_PAD;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value};
 
 use super::status::Status;
+
+/// Without padding; bits beyond the last byte may be anything: what is signed is the text.
+const BASE64URL: GeneralPurpose = {
+    let config: GeneralPurposeConfig = NO_PAD;
+    GeneralPurpose::new(&URL_SAFE, config.with_decode_allow_trailing_bits(true))
+};
 
 /// Signature algorithms (RFC 7518 §3.1, RFC 8037). `none` is none of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +99,7 @@ impl Jwt {
             audiences: audiences(&claims)?,
             payload_text: payload.to_owned(),
             signed: text[..header.len() + 1 + payload.len()].to_owned(),
-            signature: URL_SAFE_NO_PAD.decode(signature).map_err(|_| Status::SignatureBadBase64)?,
+            signature: BASE64URL.decode(signature).map_err(|_| Status::SignatureBadBase64)?,
             header: head,
             claims,
         })
@@ -99,7 +107,7 @@ impl Jwt {
 }
 
 fn object(part: &str, bad_base64: Status, bad_json: Status) -> Result<Map<String, Value>, Status> {
-    let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| bad_base64)?;
+    let bytes = BASE64URL.decode(part).map_err(|_| bad_base64)?;
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(object)) => Ok(object),
         _ => Err(bad_json),

@@ -3,6 +3,7 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use nuncio_api::pb::google::protobuf::Struct;
 use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, StreamControl};
 use nuncio_core::stats::lists::vhost as vhost_stat;
 use nuncio_core::upstream::{Choice, Host, LbContext};
@@ -15,6 +16,9 @@ use super::Router;
 use crate::codec::{Body, Buffers};
 use crate::http::conn_manager::HttpConnectionManager;
 use crate::upstream::ThreadLocalCluster;
+
+/// The namespace of metadata that chooses among a cluster's subsets.
+const LABELS: &str = "envoy.lb";
 
 impl Router {
     // === the request ===
@@ -81,11 +85,13 @@ impl Router {
 
     fn choose(&mut self, cluster: &ThreadLocalCluster, request: &RequestHead, control: &StreamControl) -> Choice {
         let route = self.route.clone();
+        let of_route = route.as_ref().and_then(|r| r.metadata_match()).map(|labels| &**labels);
+        let of_stream = labels_of_stream(of_route, control);
         let mut context = LbContext {
             hash: self.hash,
             headers: Some(&request.headers),
             stream: Some(control),
-            metadata_match: route.as_ref().and_then(|r| r.metadata_match()).map(|labels| &**labels),
+            metadata_match: of_stream.as_ref().or(of_route),
             ..LbContext::default()
         };
         let Some(retry) = self.retry.as_mut().filter(|_| self.retried) else { return cluster.choose(&context) };
@@ -297,4 +303,19 @@ impl Router {
         self.upstream.complete(control);
         self.upstream.timers.clear();
     }
+}
+
+/// What filters said of the wanted hosts, over what the connection's and the route say. None if they said nothing.
+fn labels_of_stream(of_route: Option<&Struct>, control: &StreamControl) -> Option<Struct> {
+    let info = control.info();
+    let connection = control.connection();
+    let of_connection = connection.as_ref().map(|connection| connection.metadata.borrow());
+    let of_connection = of_connection.as_ref().and_then(|metadata| metadata.0.get(LABELS));
+    let of_stream = info.dynamic_metadata.0.get(LABELS);
+    if of_connection.is_none() && of_stream.is_none() {
+        return None;
+    }
+    let levels = [of_route, of_connection, of_stream];
+    let fields = levels.into_iter().flatten().flat_map(|labels| labels.fields.clone());
+    Some(Struct { fields: fields.collect() })
 }

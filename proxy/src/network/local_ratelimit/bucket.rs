@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub(super) struct TokenBucket {
+pub struct TokenBucket {
     max: u32,
     /// Tokens a second.
     rate: f64,
@@ -17,16 +17,16 @@ pub(super) struct TokenBucket {
 
 impl TokenBucket {
     /// Full.
-    pub(super) fn new(max: u32, rate: f64) -> Self {
+    pub fn new(max: u32, rate: f64) -> Self {
         Self { max, rate, born: Instant::now(), empty_at: AtomicU64::new((-f64::from(max) / rate).to_bits()) }
     }
 
-    pub(super) fn max(&self) -> u32 {
+    pub fn max(&self) -> u32 {
         self.max
     }
 
     /// Takes a token if there is one.
-    pub(super) fn take(&self) -> bool {
+    pub fn take(&self) -> bool {
         let now = self.born.elapsed().as_secs_f64();
         let taken = self.empty_at.fetch_update(Relaxed, Relaxed, |bits| {
             let empty_at = self.clamped(bits, now);
@@ -47,12 +47,12 @@ impl TokenBucket {
     }
 
     /// Whole tokens that are there now.
-    pub(super) fn left(&self) -> u64 {
+    pub fn left(&self) -> u64 {
         self.tokens() as u64
     }
 
     /// Until there is one more.
-    pub(super) fn next_token(&self) -> Duration {
+    pub fn next_token(&self) -> Duration {
         Duration::from_secs_f64((1.0 - self.tokens().fract()).max(0.0) / self.rate)
     }
 }
