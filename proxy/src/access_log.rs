@@ -27,6 +27,7 @@ use nuncio_core::access_log::{AccessLog, AccessLogConfig, LogBuffer, LogContext,
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::{FactoryContext, WorkerContext};
 use nuncio_core::random::Rng;
+use nuncio_core::runtime::Runtime;
 
 use crate::format::{Extensions, Format, Formatter, JsonFormatter};
 use filter::Filter;
@@ -131,6 +132,7 @@ struct FileLog {
     format: Arc<Format>,
     buffer: Rc<dyn LogBuffer>,
     rng: Rng,
+    runtime: Rc<dyn Runtime>,
 }
 
 impl AccessLogConfig for FileLogConfig {
@@ -140,6 +142,7 @@ impl AccessLogConfig for FileLogConfig {
             format: self.format.clone(),
             buffer: self.file.buffer(),
             rng: worker.rng.clone(),
+            runtime: worker.runtime.clone(),
         })
     }
 }
@@ -147,7 +150,7 @@ impl AccessLogConfig for FileLogConfig {
 impl AccessLog for FileLog {
     fn log(&self, record: &LogContext<'_>) {
         let record = &LogContext { rng: Some(&self.rng), ..*record };
-        if self.filter.as_ref().is_none_or(|filter| filter.accepts(record, &self.rng)) {
+        if self.filter.as_ref().is_none_or(|filter| filter.accepts(record, &self.rng, &*self.runtime)) {
             self.buffer.append(&mut |out| self.format.format(record, out));
         }
     }

@@ -11,7 +11,7 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::http::grpc_status;
 use nuncio_core::matcher::{HeaderMatcher, ValueMatcher};
 use nuncio_core::random::Rng;
-use nuncio_core::runtime::FractionalPercent;
+use nuncio_core::runtime::{FractionalPercent, Runtime};
 use nuncio_core::stream_info::ResponseFlag;
 use tokio::time::Instant;
 
@@ -20,7 +20,6 @@ supports!(FILTER = "envoy.config.accesslog.v3.AccessLogFilter" {
     or_filter, header_filter, response_flag_filter, grpc_status_filter, metadata_filter, log_type_filter
 });
 supports!(COMPARISON = "envoy.config.accesslog.v3.ComparisonFilter" { op, value });
-// A key has another value than its default only by a runtime layer, and those are named where they are configured.
 supports!(RUNTIME_NUMBER = "envoy.config.core.v3.RuntimeUInt32" { default_value, runtime_key });
 supports!(STATUS_CODE = "envoy.config.accesslog.v3.StatusCodeFilter" { comparison });
 supports!(DURATION = "envoy.config.accesslog.v3.DurationFilter" { comparison });
@@ -65,6 +64,7 @@ pub enum Filter {
     /// Streams that are traced: none are.
     Traceable,
     Runtime {
+        key: Box<str>,
         fraction: FractionalPercent,
         independent: bool,
     },
@@ -93,6 +93,7 @@ pub enum Filter {
 pub struct Comparison {
     op: Op,
     value: u64,
+    key: Box<str>,
 }
 
 /// Deeper nesting of and/or is refused: nobody writes it, and evaluation recurses.
@@ -122,7 +123,11 @@ impl Filter {
             FilterSpecifier::RuntimeFilter(f) => {
                 let none = FractionalPercent { numerator: 0, denominator: 100 };
                 let fraction = f.percent_sampled.as_ref().map_or(none, FractionalPercent::from_proto);
-                Self::Runtime { fraction, independent: f.use_independent_randomness }
+                Self::Runtime {
+                    key: f.runtime_key.as_str().into(),
+                    fraction,
+                    independent: f.use_independent_randomness,
+                }
             }
             FilterSpecifier::AndFilter(f) => Self::And(list(&f.filters, depth, "and_filter")?),
             FilterSpecifier::OrFilter(f) => Self::Or(list(&f.filters, depth, "or_filter")?),
@@ -146,22 +151,23 @@ impl Filter {
     }
 
     /// Whether the record is to be written.
-    pub fn accepts(&self, record: &LogContext<'_>, rng: &Rng) -> bool {
+    pub fn accepts(&self, record: &LogContext<'_>, rng: &Rng, runtime: &dyn Runtime) -> bool {
         let info = record.info;
         match self {
-            Self::StatusCode(comparison) => comparison.holds(info.response_code.map_or(0, u64::from)),
+            Self::StatusCode(comparison) => comparison.holds(info.response_code.map_or(0, u64::from), runtime),
             Self::Duration(comparison) => {
                 let end = info.timings.end.unwrap_or_else(Instant::now);
-                comparison.holds(end.saturating_duration_since(info.start).as_millis() as u64)
+                comparison.holds(end.saturating_duration_since(info.start).as_millis() as u64, runtime)
             }
             Self::NotHealthCheck => !info.is_health_check,
             Self::Traceable => false,
-            Self::Runtime { fraction, independent } => {
+            Self::Runtime { key, fraction, independent } => {
+                let fraction = runtime.fraction(key).unwrap_or(*fraction);
                 let of_request = if *independent { None } else { request_number(record) };
                 fraction.includes(of_request.unwrap_or_else(|| rng.u64()))
             }
-            Self::And(filters) => filters.iter().all(|f| f.accepts(record, rng)),
-            Self::Or(filters) => filters.iter().any(|f| f.accepts(record, rng)),
+            Self::And(filters) => filters.iter().all(|f| f.accepts(record, rng, runtime)),
+            Self::Or(filters) => filters.iter().any(|f| f.accepts(record, rng, runtime)),
             Self::Header(matcher) => record.request.is_some_and(|head| matcher.matches(&head.headers)),
             Self::ResponseFlag(flags) if flags.is_empty() => !info.flags.is_empty(),
             Self::ResponseFlag(flags) => flags.iter().any(|flag| info.flags.contains(*flag)),
@@ -224,15 +230,18 @@ impl Comparison {
     fn new(message: Option<&pb::ComparisonFilter>) -> Result<Self, ConfigError> {
         let message = message.ok_or_else(|| ConfigError::new("comparison", "value is required"))?;
         let value = message.value.as_ref().ok_or_else(|| ConfigError::new("comparison.value", "value is required"))?;
-        Ok(Self { op: message.op(), value: u64::from(value.default_value) })
+        let key = value.runtime_key.as_str().into();
+        Ok(Self { op: message.op(), value: u64::from(value.default_value), key })
     }
 
-    fn holds(&self, actual: u64) -> bool {
+    fn holds(&self, actual: u64, runtime: &dyn Runtime) -> bool {
+        let set = if self.key.is_empty() { None } else { runtime.integer(&self.key) };
+        let value = set.unwrap_or(self.value);
         match self.op {
-            Op::Eq => actual == self.value,
-            Op::Ge => actual >= self.value,
-            Op::Le => actual <= self.value,
-            Op::Ne => actual != self.value,
+            Op::Eq => actual == value,
+            Op::Ge => actual >= value,
+            Op::Le => actual <= value,
+            Op::Ne => actual != value,
         }
     }
 }

@@ -9,6 +9,7 @@ use nuncio_core::access_log::{LogFiles, LogType};
 use nuncio_core::extension::NoVitals;
 use nuncio_core::http::{RequestHead, ResponseHead};
 use nuncio_core::runtime::NoRuntime;
+use nuncio_core::runtime::{FractionalPercent, Runtime};
 use nuncio_core::stats::{Store, WorkerStats};
 use nuncio_core::stream_info::{ResponseFlag, StreamInfo};
 use nuncio_core::time::WallClock;
@@ -183,10 +184,13 @@ fn the_other_filters_do_as_they_say() {
     let rng = Rng::with_seed(1);
     let accepts = |yaml: &str, case: &Case| {
         let filter = Filter::from_proto(&filter(yaml)).unwrap();
-        case.with(|record| filter.accepts(record, &rng))
+        case.with(|record| filter.accepts(record, &rng, &Set))
     };
     let ok = &CASES[0];
     assert!(accepts("{duration_filter: {comparison: {op: LE, value: {default_value: 30}}}}", ok));
+    assert!(accepts("{duration_filter: {comparison: {op: LE, value: {default_value: 1, runtime_key: thirty}}}}", ok));
+    assert!(accepts("{runtime_filter: {runtime_key: thirty, percent_sampled: {numerator: 0}}}", ok));
+    assert!(!accepts("{runtime_filter: {runtime_key: other, percent_sampled: {numerator: 0}}}", ok));
     assert!(accepts("{duration_filter: {comparison: {op: NE, value: {default_value: 31}}}}", ok));
     assert!(accepts("{log_type_filter: {types: [DownstreamEnd]}}", ok));
     assert!(!accepts("{log_type_filter: {types: [DownstreamEnd], exclude: true}}", ok));
@@ -215,7 +219,7 @@ fn metadata_filters_look_at_what_filters_said() {
             let value = Value { kind: Some(Kind::StringValue(value.to_owned())) };
             info.dynamic_metadata.merge("ns", Struct { fields: [("a".to_owned(), value)].into_iter().collect() });
         }
-        filter.accepts(&LogContext::new(&info), &Rng::with_seed(1))
+        filter.accepts(&LogContext::new(&info), &Rng::with_seed(1), &Set)
     };
     assert_eq!([accepts(Some("x")), accepts(Some("y")), accepts(None)], [true, false, true]);
 }
@@ -270,4 +274,21 @@ fn all_that_is_wrong_is_told_at_once() {
             "access_log[4].filter.extension_filter: 'x' is not implemented",
         ]
     );
+}
+
+/// A runtime in which `thirty` is 30, and always included.
+struct Set;
+
+impl Runtime for Set {
+    fn fraction(&self, key: &str) -> Option<FractionalPercent> {
+        (key == "thirty").then_some(FractionalPercent::ALL)
+    }
+
+    fn integer(&self, key: &str) -> Option<u64> {
+        (key == "thirty").then_some(30)
+    }
+
+    fn boolean(&self, _key: &str) -> Option<bool> {
+        None
+    }
 }

@@ -89,6 +89,13 @@ impl HeaderMutations {
         self.write(&mut head.headers, values, |joins| joins.response);
     }
 
+    /// Changes trailers.
+    pub fn apply_to_trailers(&self, trailers: &mut HeaderMap, context: &LogContext<'_>, values: &mut MutationValues) {
+        self.remove_from(trailers);
+        self.evaluate(context, trailers, values);
+        self.write(trailers, values, |_| false);
+    }
+
     fn remove_from(&self, headers: &mut HeaderMap) {
         for name in &self.remove {
             headers.remove(name);

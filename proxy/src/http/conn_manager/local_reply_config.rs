@@ -10,6 +10,7 @@ use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::{LocalReply, RequestHead, ResponseHead, StreamControl};
 use nuncio_core::random::Rng;
+use nuncio_core::runtime::Runtime;
 
 use super::local_reply;
 use crate::access_log::filter::Filter;
@@ -57,6 +58,7 @@ impl LocalReplyConfig {
         head: &mut ResponseHead,
         control: &StreamControl,
         rng: &Rng,
+        runtime: &dyn Runtime,
     ) -> Bytes {
         control.info_mut().response_code = Some(reply.status);
         let asked = reply.status;
@@ -73,7 +75,7 @@ impl LocalReplyConfig {
             });
         };
         let mut found = None;
-        with(&mut |context| found = self.mappers.iter().find(|m| m.filter.accepts(context, rng)));
+        with(&mut |context| found = self.mappers.iter().find(|m| m.filter.accepts(context, rng, runtime)));
         if let Some(mapper) = found {
             reply.status = mapper.status.unwrap_or(reply.status);
             if let Some(body) = &mapper.body {

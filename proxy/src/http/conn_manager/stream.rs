@@ -15,6 +15,7 @@ use nuncio_core::access_log::{LogContext, LogType};
 use nuncio_core::http::{Chunk, Framing, HeaderMap, LocalReply, RequestHead, ResponseHead, StreamControl, Version};
 use nuncio_core::net::ConnectionInfo;
 use nuncio_core::random::Rng;
+use nuncio_core::runtime::Runtime;
 use nuncio_core::stats::GaugeGuard;
 use nuncio_core::stats::lists::http::{self as stat, Hcm, HcmFailures};
 use nuncio_core::stream_info::{ResponseFlag, StreamInfo};
@@ -141,6 +142,7 @@ pub struct ActiveStream {
     upgraded: Option<GaugeGuard<HcmFailures>>,
     config: Arc<Config>,
     rng: Rng,
+    runtime: Rc<dyn Runtime>,
     /// Of a stream that has a task of its own; HTTP/1 connections have theirs.
     pub alarm: Alarm,
 }
@@ -178,6 +180,7 @@ impl ActiveStream {
             upgraded: None,
             config: manager.config.clone(),
             rng: manager.worker.context.rng.clone(),
+            runtime: manager.worker.context.runtime.clone(),
             alarm: Alarm::default(),
         }
     }
@@ -415,7 +418,10 @@ impl ActiveStream {
                 let grpc = self.control.state().is_grpc.get();
                 local_reply::write(&reply, &self.request, grpc, &mut self.response)
             }
-            Some(config) => config.write(reply, &self.request, &mut self.response, &self.control, &self.rng),
+            Some(config) => {
+                let runtime = &*self.runtime;
+                config.write(reply, &self.request, &mut self.response, &self.control, &self.rng, runtime)
+            }
         };
         self.source = Source::Local(body);
         self.encode_collected.clear();

@@ -1,4 +1,4 @@
-//! `header_mutation`: adds, changes and removes headers of requests and responses
+//! `header_mutation`: adds, changes and removes headers and trailers of requests and responses, and query parameters
 //! (`envoy.extensions.filters.http.header_mutation.v3.HeaderMutation`). No stats, no flags.
 //!
 //! Mutations are made one after the other: its own first, then those of the route, from the most
@@ -16,24 +16,31 @@ use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::{FactoryContext, WorkerContext};
 use nuncio_core::http::{
-    DecodeFilter, EncodeFilter, FilterHalves, HttpFilter, HttpFilterFactory, MakeFilter, RequestHead, ResponseHead,
-    Step, StreamControl,
+    DecodeFilter, EncodeFilter, FilterHalves, HeaderMap, HttpFilter, HttpFilterFactory, MakeFilter, RequestHead,
+    ResponseHead, Step, StreamControl,
 };
 use nuncio_core::matcher::StringMatcher;
 
 use super::with_log_context;
 use crate::format::{HeaderMutations, MutationValues};
+use query::QueryMutation;
+
+mod query;
 
 supports!(CONFIG = "envoy.extensions.filters.http.header_mutation.v3.HeaderMutation" {
     mutations, most_specific_header_mutations_wins
 });
 supports!(ROUTE = "envoy.extensions.filters.http.header_mutation.v3.HeaderMutationPerRoute" { mutations });
 supports!(MUTATIONS = "envoy.extensions.filters.http.header_mutation.v3.Mutations" {
-    request_mutations, response_mutations
+    request_mutations, query_parameter_mutations, response_mutations, response_trailers_mutations,
+    request_trailers_mutations
 });
+supports!(QUERY = "envoy.config.core.v3.KeyValueMutation" { append, remove });
+supports!(APPEND = "envoy.config.core.v3.KeyValueAppend" { record, action });
+supports!(PAIR = "envoy.config.core.v3.KeyValuePair" { key, value });
 supports!(RULE = "envoy.config.common.mutation_rules.v3.HeaderMutation" { remove, append, remove_on_match });
 supports!(MATCH = "envoy.config.common.mutation_rules.v3.HeaderMutation.RemoveOnMatch" { key_matcher });
-pub(super) static SUPPORTED: &[&Entry] = &[&CONFIG, &ROUTE, &MUTATIONS, &RULE, &MATCH];
+pub(super) static SUPPORTED: &[&Entry] = &[&CONFIG, &ROUTE, &MUTATIONS, &QUERY, &APPEND, &PAIR, &RULE, &MATCH];
 
 pub struct Factory;
 
@@ -76,7 +83,10 @@ struct Config {
 
 struct Mutations {
     request: Vec<Mutation>,
+    query: Vec<QueryMutation>,
+    request_trailers: Vec<Mutation>,
     response: Vec<Mutation>,
+    response_trailers: Vec<Mutation>,
 }
 
 /// One change.
@@ -92,9 +102,15 @@ impl Mutations {
             list.iter().enumerate().map(|(i, m)| Mutation::new(m).map_err(|e| at(i, e))).collect::<Result<_, _>>()
         };
         let proto = proto.cloned().unwrap_or_default();
+        let query = proto.query_parameter_mutations.iter().enumerate().map(|(i, m)| {
+            QueryMutation::new(m).map_err(|e| e.within(&format!("mutations.query_parameter_mutations[{i}]")))
+        });
         Ok(Self {
             request: list("request_mutations", &proto.request_mutations)?,
+            query: query.collect::<Result<_, _>>()?,
+            request_trailers: list("request_trailers_mutations", &proto.request_trailers_mutations)?,
             response: list("response_mutations", &proto.response_mutations)?,
+            response_trailers: list("response_trailers_mutations", &proto.response_trailers_mutations)?,
         })
     }
 }
@@ -120,6 +136,15 @@ impl Mutation {
         match self {
             Self::Change(list) => list.apply_to_request(head, context, values),
             Self::RemoveOnMatch(m) => head.headers.retain(|name, _| name[0] == b':' || !m.matches(name)),
+        }
+    }
+}
+
+impl Mutation {
+    fn apply_to_trailers(&self, trailers: &mut HeaderMap, context: &LogContext<'_>, values: &mut MutationValues) {
+        match self {
+            Self::Change(list) => list.apply_to_trailers(trailers, context, values),
+            Self::RemoveOnMatch(m) => trailers.retain(|name, _| !m.matches(name)),
         }
     }
 }
@@ -179,6 +204,24 @@ impl DecodeFilter for Half {
                     mutation.apply_to_request(head, context, &mut this.values);
                 });
             }
+            for mutation in &mutations.query {
+                let Some(path) = head.path() else { return };
+                let path = with_log_context(stream, &this.worker, |context| {
+                    mutation.apply(path, &LogContext { request: Some(&*head), ..*context })
+                });
+                head.headers.set(":path", path);
+            }
+        });
+        Step::CONTINUE
+    }
+
+    fn decode_trailers(&mut self, trailers: &mut HeaderMap, stream: &StreamControl) -> Step {
+        self.each(stream, |this, mutations| {
+            for mutation in &mutations.request_trailers {
+                with_log_context(stream, &this.worker, |context| {
+                    mutation.apply_to_trailers(trailers, context, &mut this.values);
+                });
+            }
         });
         Step::CONTINUE
     }
@@ -196,6 +239,17 @@ impl EncodeFilter for Half {
                     }),
                     Mutation::RemoveOnMatch(m) => head.headers.retain(|name, _| !m.matches(name)),
                 }
+            }
+        });
+        Step::CONTINUE
+    }
+
+    fn encode_trailers(&mut self, trailers: &mut HeaderMap, stream: &StreamControl) -> Step {
+        self.each(stream, |this, mutations| {
+            for mutation in &mutations.response_trailers {
+                with_log_context(stream, &this.worker, |context| {
+                    mutation.apply_to_trailers(trailers, context, &mut this.values);
+                });
             }
         });
         Step::CONTINUE
@@ -228,6 +282,30 @@ mod tests {
         assert_eq!(answer.upstream_field("x-b"), Some("/p"));
         assert_eq!((answer.upstream_field("x-gone"), answer.upstream_field("x-zz")), (None, None));
         assert_eq!(answer.field("x-r"), Some("r"));
+    }
+
+    // Expected: values and actions recorded from Envoy 1.40, which decodes the other parameters without encoding them
+    // again, and sorts them.
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn query_parameters_are_changed_and_never_break_the_request_line() {
+        let path = async |mutation: &str, path: &str| {
+            let own = format!("mutations: {{query_parameter_mutations: [{mutation}]}}");
+            let bench = Bench::new(&filter(&own), "{match: {prefix: /}, route: {cluster: c}}");
+            let answer = bench.get(path, "x-h: h v\r\n").await;
+            answer.upstream.split(' ').nth(1).unwrap_or_default().to_owned()
+        };
+        let add = |value: &str, action: &str| {
+            format!("{{append: {{record: {{key: nn, value: '{value}'}}, action: {action}}}}}")
+        };
+        let append = add("v", "APPEND_IF_EXISTS_OR_ADD");
+        assert_eq!(path(&append, "/p").await, "/p?nn=v");
+        assert_eq!(path(&append, "/p?o=%20a+b%2f&nn=1").await, "/p?o=%20a+b%2f&nn=1&nn=v");
+        let overwrite = add("v w&x=1%%#?+é", "OVERWRITE_IF_EXISTS_OR_ADD");
+        assert_eq!(path(&overwrite, "/p?nn=1&o&nn=2").await, "/p?o&nn=v%20w%26x%3D1%25%23%3F%2B%C3%A9");
+        assert_eq!(path(&add("v", "ADD_IF_ABSENT"), "/p?n%6e=1").await, "/p?n%6e=1");
+        assert_eq!(path(&add("v", "OVERWRITE_IF_EXISTS"), "/p").await, "/p");
+        assert_eq!(path(&add("%REQ(x-h)%", "ADD_IF_ABSENT"), "/p?").await, "/p?nn=h%20v");
+        assert_eq!(path("{remove: nn}", "/p?nn=1").await, "/p");
     }
 
     #[tokio::test(flavor = "local", start_paused = true)]

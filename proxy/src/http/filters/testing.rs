@@ -162,11 +162,7 @@ impl Bench {
         Self::made_of(manager, factories(), client)
     }
 
-    fn made_of(
-        manager: &str,
-        factories: Vec<Box<dyn HttpFilterFactory>>,
-        client: Option<Rc<dyn AsyncClient>>,
-    ) -> Self {
+    fn made_of(manager: &str, factories: Vec<Box<dyn HttpFilterFactory>>, client: Option<Rc<dyn AsyncClient>>) -> Self {
         let text = manager.replace("ROUTER", ROUTER);
         let source = Source::text("test", Format::Yaml, text);
         let loaded = load_message::<HttpConnectionManager>(source, &LoadOptions::default());
