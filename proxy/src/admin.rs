@@ -38,6 +38,7 @@ mod stats;
 use http::{Method, StatusCode};
 
 pub use answer::{Answer, ContentType};
+pub use certs::pages as certificate_pages;
 pub use chunks::Chunks;
 pub use clusters::{ClusterSource, ClusterViews, pages as cluster_pages};
 pub use config::AdminConfig;
@@ -107,7 +108,6 @@ impl Admin {
 pub fn process_pages() -> Vec<Page> {
     let mut pages = memory::pages();
     pages.extend(profilers::pages());
-    pages.extend(certs::pages());
     pages
 }
 

@@ -5,12 +5,15 @@ use nuncio_api::support::Entry;
 use nuncio_discovery::HostSourceFactory;
 
 use crate::network::{self, NetworkExtensions};
+use crate::tls::Secrets;
 use crate::{access_log, admin, codec, format, http, listener, server, stats_sink, tls, upstream};
 
 /// The extensions of one build.
 pub struct Extensions {
     /// What listeners are made of.
     pub network: NetworkExtensions,
+    /// What TLS contexts are made of.
+    pub secrets: Secrets,
     /// Where the hosts of clusters come from.
     pub host_sources: Vec<Box<dyn HostSourceFactory>>,
     /// Which fields of which messages are honoured.
@@ -19,15 +22,17 @@ pub struct Extensions {
 
 /// Everything this source tree has.
 pub fn standard() -> Extensions {
+    let secrets = Secrets::default();
     let rooms = nuncio_authz::http_filters().into_iter().chain(nuncio_healthcheck::http_filters());
     let http_filters = http::filters::factories().into_iter().chain(rooms).collect();
     Extensions {
         network: NetworkExtensions {
             listener_filters: listener::filters::factories(),
-            transport_sockets: tls::socket_factories(),
+            transport_sockets: tls::socket_factories(&secrets),
             filters: network::filter_factories().into_iter().chain(nuncio_authz::network_filters()).collect(),
             terminal: network::factories().into_iter().chain(http::factories(http_filters)).collect(),
         },
+        secrets,
         host_sources: nuncio_discovery::sources::factories(),
         support: support(),
     }

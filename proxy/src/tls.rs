@@ -33,6 +33,7 @@ use nuncio_core::network::DownstreamTransportSocketFactory;
 pub use counts::TlsCounts;
 pub use downstream::DownstreamTls;
 pub use failure::{TlsCause, TlsFailure};
+pub use secret::Secrets;
 pub use upstream::{ServerWanted, UpstreamTls};
 
 /// What is honoured of the messages read here.
@@ -47,11 +48,14 @@ pub static SUPPORTED: &[&Entry] = &[
     &downstream::CONTEXT,
     &upstream::CONTEXT,
     &source::DATA_SOURCE,
+    &secret::SECRET,
+    &secret::SDS,
+    &secret::COMBINED,
 ];
 
 /// The transport sockets of filter chains.
-pub fn socket_factories() -> Vec<Box<dyn DownstreamTransportSocketFactory>> {
-    vec![Box::new(downstream::Factory)]
+pub fn socket_factories(secrets: &Secrets) -> Vec<Box<dyn DownstreamTransportSocketFactory>> {
+    vec![Box::new(downstream::Factory { secrets: secrets.clone() })]
 }
 
 /// A connection whose handshake is done.

@@ -659,8 +659,25 @@ pub mod server {
     }
 }
 
-/// `ssl.` below a listener or a cluster that has a TLS context, and what its transport socket counts beside.
+/// `ssl.` below a listener or a cluster that has a TLS context, what its transport socket counts beside, and
+/// `sds.<name>.` of secrets that come from elsewhere.
 pub mod tls {
+    use super::{List, Scope};
+
+    pub static SDS_SCOPE: Scope = Scope { root: "sds.", lists: &[Sds::descriptors] };
+
+    crate::stats! {
+        pub Sds {
+            counter INIT_FETCH_TIMEOUT;
+            counter KEY_ROTATION_FAILED;
+            counter UPDATE_ATTEMPT;
+            counter UPDATE_FAILURE;
+            counter UPDATE_REJECTED;
+            counter UPDATE_SUCCESS;
+            /// In milliseconds since 1970.
+            gauge UPDATE_TIME;
+        }
+    }
     crate::stats! {
         pub Ssl at ["ssl."] {
             counter CONNECTION_ERROR;

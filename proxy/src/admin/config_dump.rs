@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::clusters::ClusterSource;
 use super::{Answer, Chunks, ContentType, Page, Param, ParamKind, Query};
+use crate::tls::secret::SecretView;
 use crate::upstream::ClusterSnapshot;
 use sections::{Element, SECTIONS, Section};
 
@@ -62,6 +63,7 @@ pub struct Dynamic {
     pub warming_clusters: Vec<DynamicResource>,
     pub listeners: Vec<DynamicResource>,
     pub routes: Vec<DynamicResource>,
+    pub secrets: Vec<SecretView>,
 }
 
 #[derive(Debug, Clone)]

@@ -41,6 +41,7 @@ use crate::lifecycle::Lifecycle;
 use crate::logging::Loggers;
 use crate::net::{Acceptor, BoundAddress};
 use crate::stats_sink::StatsConfig;
+use crate::tls::Secrets;
 use crate::upstream::ClusterManager;
 use crate::upstream::worker::ConnectionIds;
 use crate::version;
@@ -63,6 +64,7 @@ pub struct Facts<'a> {
     pub flush: Option<Rc<Flusher>>,
     pub configs: Arc<Configs>,
     pub clusters: &'a ClusterManager,
+    pub secrets: &'a Secrets,
     pub connection_ids: &'a ConnectionIds,
     pub lifecycle: &'a Arc<Lifecycle>,
     pub loggers: &'a Arc<Loggers>,
@@ -151,6 +153,8 @@ fn pages(
     let known = facts.clusters.clone();
     pages.extend(admin::discovery_pages(Rc::new(move |wanted| known.provenance(wanted)), WallClock::System));
     pages.extend(admin::config_pages(&facts.configs, &clusters, dynamic(facts)));
+    let secrets = facts.secrets.clone();
+    pages.extend(admin::certificate_pages(move || secrets.contexts(), WallClock::System));
     let flush = facts.flush.clone().map(|flusher| Rc::new(move || flusher.flush()) as Rc<dyn Fn()>);
     pages.extend(admin::stats_pages(facts.store, &facts.stats, flush));
     pages.extend(admin::listener_pages(
@@ -163,11 +167,13 @@ fn pages(
 /// What `/config_dump` shows of what came while the server runs.
 fn dynamic(facts: &Facts<'_>) -> Rc<dyn Fn() -> Dynamic> {
     let (clusters, shown, routes) = (facts.clusters.clone(), facts.shown.clone(), facts.routes.clone());
+    let secrets = facts.secrets.clone();
     Rc::new(move || {
         let shown = shown.borrow();
         let mut dynamic = Dynamic {
             clusters_version: shown.clusters_version.clone(),
             listeners_version: shown.listeners_version.clone(),
+            secrets: secrets.views(),
             ..Dynamic::default()
         };
         for status in clusters.statuses() {

@@ -35,6 +35,7 @@ use crate::listener::{ListenerManager, Origin};
 use crate::net::{Sockets, has_address};
 use crate::stats_sink::StatsConfig;
 use crate::subscription::Strictness;
+use crate::tls::Secrets;
 use crate::upstream::async_client::ClusterClient;
 use crate::upstream::circuit_breaker::Thresholds;
 use crate::upstream::thread_local::ClusterContext;
@@ -46,7 +47,7 @@ supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
     layered_runtime, dynamic_resources,
     typed_dns_resolver_config, dns_resolution_config, use_tcp_for_dns_lookups
 });
-supports!(STATIC_RESOURCES = "envoy.config.bootstrap.v3.Bootstrap.StaticResources" { listeners, clusters });
+supports!(STATIC_RESOURCES = "envoy.config.bootstrap.v3.Bootstrap.StaticResources" { listeners, clusters, secrets });
 supports!(NODE = "envoy.config.core.v3.Node" {
     id, cluster, metadata, locality, dynamic_parameters, user_agent_name, user_agent_version,
     user_agent_build_version, extensions, client_features, listening_addresses
@@ -67,6 +68,7 @@ pub struct Assembly {
     pub own_clusters: Rc<Clusters>,
     pub connection_ids: ConnectionIds,
     pub listeners: ListenerManager,
+    pub secrets: Secrets,
     /// Of clusters and listeners that come while it runs.
     pub sources: Sources,
     pub source_context: SourceContext,
@@ -174,8 +176,14 @@ pub fn assemble(
         node: node.clone(),
         files: Files::default(),
     };
+    let secrets = extensions.secrets;
+    for element in &loaded.secrets {
+        let added = element.decode().and_then(|message| secrets.add_static(message));
+        added.unwrap_or_else(|e| report.fail(element, vec![e]));
+    }
     let source_context = sources.clone();
-    let (clusters, refused) = clusters(&loaded, extensions.host_sources, sources, &store, &log_files, &mut report);
+    let with = (sources, secrets.clone());
+    let (clusters, refused) = clusters(&loaded, extensions.host_sources, with, &store, &log_files, &mut report);
     let (warnings, scopes) = (RefCell::default(), RefCell::default());
     let context = FactoryContext {
         name: "",
@@ -236,6 +244,7 @@ pub fn assemble(
         own_clusters,
         connection_ids,
         listeners,
+        secrets,
         sources: dynamic,
         source_context,
         strictness,
@@ -253,7 +262,7 @@ pub fn assemble(
 fn clusters(
     loaded: &LoadedBootstrap,
     sources: Vec<Box<dyn HostSourceFactory>>,
-    context: SourceContext,
+    (context, secrets): (SourceContext, Secrets),
     store: &Rc<RefCell<Store>>,
     log_files: &Rc<LogWriter>,
     report: &mut Report<'_>,
@@ -267,7 +276,8 @@ fn clusters(
         opened.map_err(|error| report.refuse(error.within(path))).ok()
     });
     let log_files: Option<Rc<dyn LogFiles>> = Some(log_files.clone());
-    let clusters = ClusterManager::new(store, sources, ClusterDefaults { bind, log_files, outlier_log }, context);
+    let clusters =
+        ClusterManager::new(store, sources, ClusterDefaults { bind, secrets, log_files, outlier_log }, context);
     let mut refused = HashSet::new();
     for element in &loaded.clusters {
         let message = match element.decode() {

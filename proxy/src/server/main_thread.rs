@@ -45,6 +45,7 @@ use crate::net::limits::{DescriptorLimit, raise_descriptor_limit};
 use crate::net::sys::trim_memory;
 use crate::network::TrafficDirection;
 use crate::subscription::Strictness;
+use crate::tls::Secrets;
 use crate::upstream::{ClusterManager, DialContext};
 use dynamic::{Feed, Sources, Warming};
 
@@ -68,6 +69,7 @@ struct Main {
     listeners: ListenerManager,
     workers: Vec<WorkerThread>,
     lifecycle: Arc<Lifecycle>,
+    secrets: Secrets,
     flusher: Rc<Flusher>,
     log_files: Rc<LogWriter>,
     loggers: Arc<Loggers>,
@@ -129,7 +131,7 @@ async fn serve(
     let mut ended = ended()?;
     let mut requests = Requests::new()?;
     let (mut main, mut events) = Main::start(assembly, loggers)?;
-    let clusters = main.clusters.clone();
+    let (clusters, secrets) = (main.clusters.clone(), main.secrets.clone());
     let mut started = Some(started);
     let mut stage = Stage::Clusters;
     let (mut cds, mut lds) = (None, None);
@@ -149,7 +151,7 @@ async fn serve(
             Some(id) = main.drained.recv() => main.close(id),
             Some(ids) = main.stopping.recv() => main.stop(ids),
             () = requests.reopen_logs() => main.reopen_logs(),
-            () = clusters.initialized(), if stage == Stage::Clusters => {
+            () = initialized(&clusters, &secrets), if stage == Stage::Clusters => {
                 cds = main.ask_for_clusters();
                 stage = Stage::MoreClusters;
             }
@@ -186,6 +188,12 @@ async fn serve(
     }
 }
 
+/// Clusters are warm, and what listeners and clusters encrypt with is there or was waited for.
+async fn initialized(clusters: &ClusterManager, secrets: &Secrets) {
+    clusters.initialized().await;
+    secrets.settled().await;
+}
+
 fn flush_interval(assembly: &Assembly) -> Duration {
     let set = assembly.bootstrap.stats_flush_interval.as_ref();
     set.map(nuncio_core::time::duration).filter(|d| !d.is_zero()).unwrap_or(FLUSH_INTERVAL)
@@ -210,6 +218,7 @@ impl Main {
             own_clusters,
             connection_ids,
             mut listeners,
+            secrets,
             sources,
             source_context: context,
             strictness,
@@ -227,7 +236,7 @@ impl Main {
         }
         log_files.start()?;
         let lifecycle = Arc::new(Lifecycle::default());
-        let flusher = Rc::new(Flusher::new(&store, &lifecycle, &log_files, options.concurrency));
+        let flusher = Rc::new(Flusher::new(&store, &lifecycle, &log_files, &secrets, options.concurrency));
         flusher.process.unknown_fields(unknown_fields);
         let has_cluster = {
             let clusters = clusters.clone();
@@ -250,6 +259,7 @@ impl Main {
             flush: flushes_on_admin(&bootstrap).then(|| flusher.clone()),
             configs,
             clusters: &clusters,
+            secrets: &secrets,
             connection_ids: &connection_ids,
             lifecycle: &lifecycle,
             loggers: &loggers,
@@ -261,6 +271,7 @@ impl Main {
         // First of all, so that whoever watches the start can see it, and a taken address ends it.
         let admin = AdminInterface::start(admin, &facts)?;
         listeners.bind()?;
+        tokio::task::spawn_local(secrets.clone().fetch(context.clone(), store.clone()));
         let (sender, events) = unbounded_channel();
         let seed = Seed {
             events: sender,
@@ -285,6 +296,7 @@ impl Main {
             store,
             clusters,
             listeners,
+            secrets,
             workers,
             lifecycle,
             flusher,
@@ -356,6 +368,7 @@ impl Main {
         self.listeners.stats().set(server::WORKERS_STARTED, 1);
         self.lifecycle.set_initialization(ServerState::Live);
         self.flusher.process.initialized();
+        self.flusher.process.certificates(&self.secrets);
         self.flusher.process.update(&self.lifecycle, &mut self.store.borrow_mut());
         let listeners = self.listeners.active();
         let listeners = listeners.iter().map(|l| (l.config.name().to_owned(), l.local_addresses())).collect();

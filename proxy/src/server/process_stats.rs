@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use nuncio_core::stats::lists::{listener, server};
 use nuncio_core::stats::{Stats, Store};
+use nuncio_core::time::WallClock;
 use tokio::time::Instant;
 
 use crate::access_log::file::LogWriter;
 use crate::admin::MemoryUse;
 use crate::lifecycle::Lifecycle;
+use crate::tls::Secrets;
 
 pub struct ProcessStats {
     server: Stats<server::Server>,
@@ -24,6 +26,7 @@ pub struct Flusher {
     pub process: ProcessStats,
     lifecycle: Arc<Lifecycle>,
     log_files: Rc<LogWriter>,
+    secrets: Secrets,
     log_stats: Stats<server::AccessLogFile>,
 }
 
@@ -32,6 +35,7 @@ impl Flusher {
         store: &Rc<RefCell<Store>>,
         lifecycle: &Arc<Lifecycle>,
         log_files: &Rc<LogWriter>,
+        secrets: &Secrets,
         concurrency: u32,
     ) -> Flusher {
         let mut scopes = store.borrow_mut();
@@ -39,12 +43,13 @@ impl Flusher {
         let log_scope = scopes.scope(&server::FILESYSTEM_SCOPE, &"".into());
         let log_stats = Stats::new(scopes.main(), log_scope);
         let (store, lifecycle, log_files) = (store.clone(), lifecycle.clone(), log_files.clone());
-        Flusher { store, process, lifecycle, log_files, log_stats }
+        Flusher { store, process, lifecycle, log_files, secrets: secrets.clone(), log_stats }
     }
 
     pub fn flush(&self) {
         let mut store = self.store.borrow_mut();
         self.process.update(&self.lifecycle, &mut store);
+        self.process.certificates(&self.secrets);
         self.log_files.publish(&self.log_stats);
         store.flush();
     }
@@ -72,6 +77,13 @@ impl ProcessStats {
     pub fn initialized(&self) {
         let took = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.initialization.record(server::INITIALIZATION_TIME_MS, took);
+    }
+
+    /// The certificate that expires first.
+    pub fn certificates(&self, secrets: &Secrets) {
+        let now = WallClock::System.now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        let days = secrets.days_until_first_expires(i64::try_from(now).unwrap_or(i64::MAX));
+        self.server.set(server::DAYS_UNTIL_FIRST_CERT_EXPIRING, days.unwrap_or(u32::MAX.into()));
     }
 
     pub fn update(&self, lifecycle: &Lifecycle, store: &mut Store) {

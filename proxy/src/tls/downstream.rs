@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -28,7 +28,7 @@ use super::client_hello::{self, Reading};
 use super::failure::TlsFailure;
 use super::identity::{Identity, ServerIdentities};
 use super::parameters::{Parameters, Side, group_name, scheme_name, suite_name};
-use super::secret::ContextFacts;
+use super::secret::{self, Context, ContextFacts, Secrets};
 use super::stream::TlsStream;
 use super::validation::{PeerRole, SharedValidator, Validator};
 use super::verifier::Verifier;
@@ -53,6 +53,10 @@ const SESSIONS: usize = 4096;
 /// What a filter chain does to its connections first.
 #[derive(Debug)]
 pub struct DownstreamTls {
+    message: pb::DownstreamTlsContext,
+    common: pb::CommonTlsContext,
+    secrets: Secrets,
+    scope: Option<ScopeId>,
     /// None until every secret is there.
     current: ArcSwapOption<ServerContext>,
 }
@@ -82,7 +86,9 @@ struct SocketConfig {
 }
 
 /// `envoy.transport_sockets.tls` of filter chains.
-pub(super) struct Factory;
+pub(super) struct Factory {
+    pub(super) secrets: Secrets,
+}
 
 impl DownstreamTransportSocketFactory for Factory {
     fn name(&self) -> &'static str {
@@ -100,12 +106,12 @@ impl DownstreamTransportSocketFactory for Factory {
         context: &FactoryContext<'_>,
     ) -> Result<Arc<dyn DownstreamTransportSocketConfig>, Vec<ConfigError>> {
         let message: pb::DownstreamTlsContext = nuncio_api::any::decode(config).map_err(|e| vec![e])?;
-        let tls = DownstreamTls::from_proto(&message).map_err(|e| vec![e])?;
         let scope = context.scope(&lists::listener::SCOPE, &context.stat_prefix.into());
+        let tls = DownstreamTls::from_proto(message, &self.secrets, Some(scope)).map_err(|e| vec![e])?;
         let mut store = context.stats.borrow_mut();
         store.declare(scope, &Ssl::descriptors()[0]);
         store.declare(scope, &SocketFactory::descriptors()[1]);
-        Ok(Arc::new(SocketConfig { tls: Arc::new(tls), scope }))
+        Ok(Arc::new(SocketConfig { tls, scope }))
     }
 }
 
@@ -150,13 +156,19 @@ impl DownstreamTransportSocket for Socket {
 
 impl DownstreamTls {
     /// Paths of errors are relative to the message.
-    pub fn from_proto(message: &pb::DownstreamTlsContext) -> Result<Self, ConfigError> {
-        Ok(Self { current: ArcSwapOption::from(Some(Arc::new(ServerContext::build(message)?))) })
-    }
-
-    /// The certificates in use, for `/certs`.
-    pub fn facts(&self) -> Option<ContextFacts> {
-        self.current.load().as_ref().map(|context| context.facts.clone())
+    pub fn from_proto(
+        message: pb::DownstreamTlsContext,
+        secrets: &Secrets,
+        scope: Option<ScopeId>,
+    ) -> Result<Arc<Self>, ConfigError> {
+        let common = secret::kept(message.common_tls_context.as_ref())?;
+        let secrets_of = secrets.clone();
+        let own = Arc::new(Self { message, common, secrets: secrets_of, scope, current: ArcSwapOption::empty() });
+        let user: Weak<dyn Context> = Arc::<Self>::downgrade(&own);
+        secrets.subscribe(&own.common, &user).map_err(|e| e.within("common_tls_context"))?;
+        own.rebuild()?;
+        secrets.note_context(user);
+        Ok(own)
     }
 
     /// The handshake with a client. No deadline of its own: the caller has one.
@@ -205,11 +217,27 @@ impl DownstreamTls {
     }
 }
 
+impl Context for DownstreamTls {
+    fn rebuild(&self) -> Result<bool, ConfigError> {
+        let filled = self.secrets.fill_in(&self.common).map_err(|e| e.within("common_tls_context"))?;
+        let Some(filled) = filled else { return Ok(false) };
+        self.current.store(Some(Arc::new(ServerContext::build(&self.message, filled)?)));
+        Ok(true)
+    }
+
+    fn facts(&self) -> Option<ContextFacts> {
+        self.current.load().as_ref().map(|context| context.facts.clone())
+    }
+
+    fn counted_at(&self) -> Option<(ScopeId, u8)> {
+        self.scope.map(|scope| (scope, 1))
+    }
+}
+
 // === impl ServerContext ===
 
 impl ServerContext {
-    fn build(message: &pb::DownstreamTlsContext) -> Result<Self, ConfigError> {
-        let common = message.common_tls_context.clone().unwrap_or_default();
+    fn build(message: &pb::DownstreamTlsContext, common: pb::CommonTlsContext) -> Result<Self, ConfigError> {
         let within = |e: ConfigError| e.within("common_tls_context");
         let parameters = Parameters::from_proto(&common, Side::Server).map_err(within)?;
         let identities = identities(&common, &parameters).map_err(within)?;

@@ -15,7 +15,8 @@ use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::{CipherSuite, KeyLog, NamedGroup, SignatureScheme, SupportedCipherSuite, SupportedProtocolVersion};
 
 supports!(pub(super) COMMON = "envoy.extensions.transport_sockets.tls.v3.CommonTlsContext" {
-    tls_params, tls_certificates, validation_context, alpn_protocols, key_log
+    tls_params, tls_certificates, tls_certificate_sds_secret_configs, validation_context,
+    validation_context_sds_secret_config, combined_validation_context, alpn_protocols, key_log
 });
 supports!(pub(super) PARAMETERS = "envoy.extensions.transport_sockets.tls.v3.TlsParameters" {
     cipher_suites, ecdh_curves

@@ -9,13 +9,14 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
 use nuncio_api::pb::envoy::extensions::transport_sockets::tls::v3 as pb;
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::net::{Io, PeerCertificate};
+use nuncio_core::stats::ScopeId;
 use rustls::client::{ClientSessionMemoryCache, Resumption, UnbufferedClientConnection};
 use rustls::pki_types::{DnsName, ServerName};
 use rustls::{ClientConfig, HandshakeKind};
@@ -25,7 +26,7 @@ use super::downstream::{describe, identities, validator};
 use super::failure::TlsFailure;
 use super::identity::ClientIdentity;
 use super::parameters::{Parameters, Side};
-use super::secret::ContextFacts;
+use super::secret::{self, Context, ContextFacts, Secrets};
 use super::stream::TlsStream;
 use super::validation::{PeerRole, SharedValidator};
 use super::verifier::Verifier;
@@ -46,6 +47,9 @@ const KEPT: usize = 64;
 /// How a cluster, or some of its hosts, is connected to.
 #[derive(Debug)]
 pub struct UpstreamTls {
+    message: pb::UpstreamTlsContext,
+    common: pb::CommonTlsContext,
+    secrets: Secrets,
     /// None until every secret is there.
     current: ArcSwapOption<ClientContext>,
     sni: Option<Arc<str>>,
@@ -97,7 +101,7 @@ struct Kept {
 
 impl UpstreamTls {
     /// Paths of errors are relative to the message.
-    pub fn from_proto(message: &pb::UpstreamTlsContext) -> Result<Self, ConfigError> {
+    pub fn from_proto(message: pb::UpstreamTlsContext, secrets: &Secrets) -> Result<Arc<Self>, ConfigError> {
         if !message.sni.is_empty() && message.auto_host_sni {
             tracing::debug!("sni is set beside auto_host_sni, which counts where a host has a name");
         }
@@ -105,23 +109,26 @@ impl UpstreamTls {
             // The name may also come with each request.
             tracing::debug!("auto_sni_san_validation without a server name of the context's own");
         }
-        Ok(Self {
-            current: ArcSwapOption::from(Some(Arc::new(ClientContext::build(message)?))),
+        let own = Arc::new(Self {
+            common: secret::kept(message.common_tls_context.as_ref())?,
+            secrets: secrets.clone(),
+            current: ArcSwapOption::empty(),
             sni: (!message.sni.is_empty()).then(|| message.sni.as_str().into()),
             auto_host_sni: message.auto_host_sni,
             auto_sni_san_validation: message.auto_sni_san_validation,
-        })
+            message,
+        });
+        let user: Weak<dyn Context> = Arc::<Self>::downgrade(&own);
+        secrets.subscribe(&own.common, &user).map_err(|e| e.within("common_tls_context"))?;
+        own.rebuild()?;
+        secrets.note_context(user);
+        Ok(own)
     }
 
     /// Whoever answers is believed.
     pub fn verifies_nothing(&self) -> bool {
         self.current.load().as_ref().is_some_and(|context| context.validator.accepts_all())
             && !self.auto_sni_san_validation
-    }
-
-    /// The certificates in use, for `/certs`.
-    pub fn facts(&self) -> Option<ContextFacts> {
-        self.current.load().as_ref().map(|context| context.facts.clone())
     }
 
     /// The handshake with a host. `host_name` is the endpoint's, `fallback` the protocols to offer if the context has
@@ -175,11 +182,28 @@ impl UpstreamTls {
     }
 }
 
+impl Context for UpstreamTls {
+    fn rebuild(&self) -> Result<bool, ConfigError> {
+        let filled = self.secrets.fill_in(&self.common).map_err(|e| e.within("common_tls_context"))?;
+        let Some(filled) = filled else { return Ok(false) };
+        self.current.store(Some(Arc::new(ClientContext::build(&self.message, filled)?)));
+        Ok(true)
+    }
+
+    fn facts(&self) -> Option<ContextFacts> {
+        self.current.load().as_ref().map(|context| context.facts.clone())
+    }
+
+    fn counted_at(&self) -> Option<(ScopeId, u8)> {
+        // Its cluster's scope is made after it.
+        None
+    }
+}
+
 // === impl ClientContext ===
 
 impl ClientContext {
-    fn build(message: &pb::UpstreamTlsContext) -> Result<Self, ConfigError> {
-        let common = message.common_tls_context.clone().unwrap_or_default();
+    fn build(message: &pb::UpstreamTlsContext, common: pb::CommonTlsContext) -> Result<Self, ConfigError> {
         let within = |e: ConfigError| e.within("common_tls_context");
         let parameters = Parameters::from_proto(&common, Side::Client).map_err(within)?;
         let mut identities = identities(&common, &parameters).map_err(within)?;

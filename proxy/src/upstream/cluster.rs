@@ -25,6 +25,7 @@ use super::lb_config;
 pub use super::lb_config::{LbConfig, LbPolicy};
 use super::transport::{self, TransportSockets};
 use crate::net::options;
+use crate::tls::Secrets;
 
 supports!(CLUSTER = "envoy.config.cluster.v3.Cluster" {
     name, alt_stat_name, cluster_type, connect_timeout, per_connection_buffer_limit_bytes, load_assignment,
@@ -182,6 +183,8 @@ impl HostStatuses {
 pub struct ClusterDefaults {
     /// `cluster_manager.upstream_bind_config`.
     pub bind: Option<core_pb::BindConfig>,
+    /// What TLS contexts are made of.
+    pub secrets: Secrets,
     /// What events are written to.
     pub log_files: Option<Rc<dyn LogFiles>>,
     /// `cluster_manager.outlier_detection.event_log_path`.
@@ -207,7 +210,7 @@ impl ClusterConfig {
         let mut connect = None;
         keep(connect_options(message, defaults).map(|read| connect = read));
         let mut transport = None;
-        keep(TransportSockets::from_cluster(message).map(|read| transport = read));
+        keep(TransportSockets::from_cluster(message, &defaults.secrets).map(|read| transport = read));
         keep(check_negotiation(message, &http, transport.as_deref()));
         let mut protection = Protection::default();
         keep(Protection::from_proto(message).map(|read| protection = read));

@@ -19,6 +19,8 @@ use super::pool::describe;
 use crate::codec::http1::{self, UpstreamError};
 use crate::codec::http2::{self, ClientStream, OpenError, StreamError};
 use crate::codec::{Body, Buffers};
+use crate::tls::ServerWanted;
+use crate::tls::upstream::Connectors;
 
 /// What connections are made with on this thread.
 #[derive(Clone)]
@@ -32,26 +34,36 @@ pub struct DialContext {
 pub struct Dialer {
     context: DialContext,
     config: Arc<ClusterConfig>,
+    connectors: Rc<Connectors>,
 }
 
 impl Dialer {
     pub fn new(context: DialContext, config: Arc<ClusterConfig>) -> Self {
-        Self { context, config }
+        Self { context, config, connectors: Rc::default() }
     }
 
-    /// The bytes of a connection, once the cluster's transport socket has made them.
-    fn io(&self, host: &Arc<Host>) -> LocalBoxFuture<'static, Result<Io, DialFailure>> {
+    /// The bytes of a connection, once the cluster's transport socket has made them; `alpn` is offered where its TLS
+    /// context names no protocols.
+    fn io(&self, host: &Arc<Host>, alpn: &'static [&'static str]) -> LocalBoxFuture<'static, Result<Io, DialFailure>> {
         let address = host.spec().health_check_address.clone().unwrap_or_else(|| host.current_address());
         let attempt = self.context.connect.connect(&address, self.config.connect_options());
-        attempt
-            .map(|made| made.map(|connected| connected.io).map_err(|e| DialFailure::Connect(describe(&e))))
-            .boxed_local()
+        let socket =
+            attempt.map(|made| made.map(|connected| connected.io).map_err(|e| DialFailure::Connect(describe(&e))));
+        let Some(tls) = self.config.transport().and_then(|sockets| sockets.for_host(host)).cloned() else {
+            return socket.boxed_local();
+        };
+        let (connectors, buffers, host) = (self.connectors.clone(), self.context.buffers.clone(), host.clone());
+        Box::pin(async move {
+            let nothing = ServerWanted::default();
+            let secured = tls.connect(socket.await?, (&nothing, host.hostname(), alpn), &connectors, &buffers).await;
+            secured.map(|secured| secured.io).map_err(|failure| DialFailure::Connect(failure.to_string()))
+        })
     }
 }
 
 impl HostDialer for Dialer {
     fn tcp(&self, host: &Arc<Host>) -> LocalBoxFuture<'static, Result<Io, DialFailure>> {
-        self.io(host)
+        self.io(host, &[])
     }
 
     fn http(
@@ -59,7 +71,8 @@ impl HostDialer for Dialer {
         host: &Arc<Host>,
         version: Version,
     ) -> LocalBoxFuture<'static, Result<Box<dyn HttpConn>, DialFailure>> {
-        let (io, context, config) = (self.io(host), self.context.clone(), self.config.clone());
+        let alpn: &[&str] = if version == Version::Http2 { &["h2"] } else { &["http/1.1"] };
+        let (io, context, config) = (self.io(host, alpn), self.context.clone(), self.config.clone());
         Box::pin(async move {
             let io = io.await?;
             let buffers = context.buffers;

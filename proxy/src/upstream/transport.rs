@@ -17,7 +17,7 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::upstream::Host;
 
 use crate::net::proxy_protocol::{self, ProxyProtocolData, Tlv, Version};
-use crate::tls::UpstreamTls;
+use crate::tls::{Secrets, UpstreamTls};
 
 supports!(pub(super) MATCH = "envoy.config.cluster.v3.Cluster.TransportSocketMatch" { name, r#match, transport_socket });
 supports!(pub(super) RAW_BUFFER = "envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer" {});
@@ -61,16 +61,16 @@ struct SocketMatch {
 
 impl TransportSockets {
     /// None: all in clear text.
-    pub(super) fn from_cluster(message: &pb::Cluster) -> Result<Option<Box<Self>>, ConfigError> {
+    pub(super) fn from_cluster(message: &pb::Cluster, secrets: &Secrets) -> Result<Option<Box<Self>>, ConfigError> {
         let default = match &message.transport_socket {
-            Some(socket) => read(socket).map_err(|e| e.within("transport_socket"))?,
+            Some(socket) => read(socket, secrets).map_err(|e| e.within("transport_socket"))?,
             None => Socket::default(),
         };
         let mut matches = Vec::new();
         for (i, one) in message.transport_socket_matches.iter().enumerate() {
             let at = format!("transport_socket_matches[{i}]");
             let socket = match &one.transport_socket {
-                Some(socket) => read(socket).map_err(|e| e.within("transport_socket").within(&at))?,
+                Some(socket) => read(socket, secrets).map_err(|e| e.within("transport_socket").within(&at))?,
                 None => return Err(ConfigError::new(format!("{at}.transport_socket"), "is required")),
             };
             matches.push(SocketMatch { criteria: one.r#match.clone().unwrap_or_default(), socket });
@@ -154,7 +154,7 @@ impl ProxyHeader {
 }
 
 /// One socket's configuration.
-fn read(socket: &TransportSocket) -> Result<Socket, ConfigError> {
+fn read(socket: &TransportSocket, secrets: &Secrets) -> Result<Socket, ConfigError> {
     let none = Default::default();
     let any = match &socket.config_type {
         Some(ConfigType::TypedConfig(any)) => any,
@@ -167,7 +167,7 @@ fn read(socket: &TransportSocket) -> Result<Socket, ConfigError> {
                 nuncio_api::unpack(any).map_err(|e| e.within("typed_config"))?;
             // The annotations of the message ask for a socket inside.
             let inner = message.transport_socket.unwrap_or_default();
-            let inner = read(&inner).map_err(|e| e.within("transport_socket").within("typed_config"))?;
+            let inner = read(&inner, secrets).map_err(|e| e.within("transport_socket").within("typed_config"))?;
             if inner.header.is_some() {
                 return Err(ConfigError::new("typed_config.transport_socket", "a second PROXY header is no protocol"));
             }
@@ -176,8 +176,8 @@ fn read(socket: &TransportSocket) -> Result<Socket, ConfigError> {
         }
         "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext" => {
             let message: UpstreamTlsContext = nuncio_api::unpack(any).map_err(|e| e.within("typed_config"))?;
-            let read = UpstreamTls::from_proto(&message).map_err(|e| e.within("typed_config"))?;
-            Ok(Socket { tls: Some(Arc::new(read)), header: None })
+            let read = UpstreamTls::from_proto(message, secrets).map_err(|e| e.within("typed_config"))?;
+            Ok(Socket { tls: Some(read), header: None })
         }
         _ => {
             let url = &any.type_url;

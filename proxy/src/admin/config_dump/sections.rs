@@ -8,6 +8,7 @@ use nuncio_api::wire::{Wire, fields};
 
 use super::{Chunks, Configs, Dump, DynamicResource, endpoints, pass_on};
 use crate::calendar::Date;
+use crate::tls::secret::SecretView;
 use crate::upstream::ClusterSnapshot;
 
 /// One message of `envoy.admin.v3`.
@@ -86,6 +87,7 @@ pub(super) enum Element<'c> {
     /// What it is, and its message's type.
     Dynamic(&'static str, &'static str, &'c DynamicResource),
     DynamicListener(&'c DynamicResource),
+    DynamicSecret(&'c SecretView),
 }
 
 const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
@@ -127,6 +129,7 @@ impl Element<'_> {
     pub(super) fn name(&self) -> Cow<'_, str> {
         match self {
             Element::Endpoints(cluster) => Cow::Borrowed(endpoints::name(cluster)),
+            Element::DynamicSecret(view) => Cow::Borrowed(&view.name),
             // The first field of all these messages.
             Element::Cluster(bytes) | Element::Listener(bytes) | Element::Route(bytes) | Element::Secret(bytes) => {
                 first_text(bytes)
@@ -153,6 +156,22 @@ impl Element<'_> {
                 json.begin_object();
                 write_versioned("listener", LISTENER, resource, json);
                 json.end_object();
+            }
+            Element::DynamicSecret(view) => {
+                json.key("name");
+                json.string(&view.name);
+                if !view.version.is_empty() {
+                    json.key("version_info");
+                    json.string(&view.version);
+                }
+                if let Some(since) = view.updated.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok()) {
+                    json.key("last_updated");
+                    json.string(&Date::new(since).rfc3339());
+                }
+                if let Some(secret) = &view.secret {
+                    json.key("secret");
+                    json.any(SECRET, secret);
+                }
             }
             // Envoy prints no time for static secrets.
             Element::Secret(bytes) => {
@@ -209,6 +228,11 @@ impl Dump {
             "dynamic_warming_clusters" => versioned("cluster", CLUSTER, &self.dynamic.warming_clusters),
             "dynamic_route_configs" => versioned("route_config", ROUTE, &self.dynamic.routes),
             "dynamic_listeners" => self.dynamic.listeners.iter().map(Element::DynamicListener).collect(),
+            "dynamic_active_secrets" | "dynamic_warming_secrets" => {
+                let active = list == "dynamic_active_secrets";
+                let shown = self.dynamic.secrets.iter().filter(|view| view.secret.is_some() == active);
+                shown.map(Element::DynamicSecret).collect()
+            }
             "static_secrets" => configs.secrets.iter().map(|bytes| Element::Secret(bytes)).collect(),
             _ => Vec::new(),
         }
