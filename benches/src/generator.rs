@@ -17,6 +17,8 @@ use crate::latency::Latency;
 pub struct Outcome {
     pub requests: u64,
     pub errors: u64,
+    /// Answers that began and did not end: nobody can repeat those for the client.
+    pub cut: u64,
     pub latency: Latency,
     pub took: Duration,
 }
@@ -46,6 +48,7 @@ pub async fn run(target: SocketAddr, args: &LoadArgs, duration: Duration) -> Out
     for one in outcomes {
         outcome.requests += one.requests;
         outcome.errors += one.errors;
+        outcome.cut += one.cut;
         outcome.latency.merge(&one.latency);
     }
     outcome.took = started.elapsed();
@@ -56,8 +59,9 @@ fn request(args: &LoadArgs) -> Vec<u8> {
     let connection = if args.close { "connection: close\r\n" } else { "" };
     let method = if args.body == 0 { "GET" } else { "POST" };
     let length = if args.body == 0 { String::new() } else { format!("content-length: {}\r\n", args.body) };
+    let fail = if args.failing { "&fail" } else { "" };
     let mut out = format!(
-        "{method} /load?size={} HTTP/1.1\r\nhost: bench.example.com\r\nuser-agent: nuncio-benches\r\naccept: */*\r\n{connection}{length}\r\n",
+        "{method} /load?size={}{fail} HTTP/1.1\r\nhost: bench.example.com\r\nuser-agent: nuncio-benches\r\naccept: */*\r\n{connection}{length}\r\n",
         args.response
     )
     .into_bytes();
@@ -102,8 +106,9 @@ async fn client(
                     connection = None;
                 }
             }
-            Err(_) => {
-                outcome.errors += 1;
+            Err(error) => {
+                let cut = error.kind() == io::ErrorKind::ConnectionAborted;
+                *if cut { &mut outcome.cut } else { &mut outcome.errors } += 1;
                 connection = None;
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -132,12 +137,14 @@ async fn exchange(
     loop {
         let n = stream.read(&mut buffer[filled..]).await?;
         if n == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            let cut = filled > 0;
+            return Err(if cut { io::ErrorKind::ConnectionAborted } else { io::ErrorKind::UnexpectedEof }.into());
         }
         filled += n;
         let Some(head) = buffer[..filled].windows(4).position(|w| w == b"\r\n\r\n") else { continue };
-        if !buffer.starts_with(b"HTTP/1.1 200") {
-            return Err(io::Error::other("not 200"));
+        let wanted = if args.failing { b"HTTP/1.1 503" } else { b"HTTP/1.1 200" };
+        if !buffer.starts_with(wanted) {
+            return Err(io::Error::other("another status"));
         }
         let mut rest = (head + 4 + args.response as usize).saturating_sub(filled);
         if filled > head + 4 + args.response as usize {
@@ -145,8 +152,11 @@ async fn exchange(
         }
         while rest > 0 {
             let n = stream.read(buffer).await?;
-            if n == 0 || n > rest {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+            if n == 0 {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            if n > rest {
+                return Err(io::Error::other("more than was asked for"));
             }
             rest -= n;
         }

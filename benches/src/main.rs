@@ -3,13 +3,14 @@
 //!
 //! - [`generator`]: the clients, closed loop or at a fixed rate · [`upstream`]: what answers
 //! - [`target`]: a proxy process and what it costs · [`peers`]: the other proxies, equal configs
-//! - [`latency`]: the histogram · [`report`]: tables, and runs under `benches/runs/`
+//! - [`faults`]: upstreams that die or fail · [`latency`]: the histogram · [`report`]: tables, and runs under `benches/runs/`
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+mod faults;
 mod generator;
 mod latency;
 mod machine;
@@ -31,6 +32,10 @@ enum Command {
     Load(LoadArgs),
     /// Load nuncio and whichever of Envoy, HAProxy and nginx are on this machine, in turns.
     Compare(LoadArgs),
+    /// Kill one of three upstreams with SIGKILL while requests run: no client may see an error.
+    Kill(LoadArgs),
+    /// Every upstream fails: what the retries cost is bounded.
+    Storm(LoadArgs),
     /// The proxy itself, in a process of its own.
     #[command(hide = true)]
     Proxy {
@@ -67,6 +72,9 @@ pub struct LoadArgs {
     /// Worker threads of the proxy.
     #[arg(long, default_value_t = 1)]
     concurrency: u32,
+    /// The upstream is asked to answer 503, and that is what clients expect.
+    #[arg(skip)]
+    failing: bool,
     /// Write the result as a folder under this one.
     #[arg(long)]
     out: Option<std::path::PathBuf>,
@@ -84,6 +92,8 @@ fn main() -> ExitCode {
         Command::Upstream => upstream::serve(),
         Command::Load(args) => run(&args, false),
         Command::Compare(args) => run(&args, true),
+        Command::Kill(args) => faults::kill(&args),
+        Command::Storm(args) => faults::storm(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

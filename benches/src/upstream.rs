@@ -1,4 +1,5 @@
-//! The upstream: answers every request at once with as many bytes as its `size` asks for.
+//! The upstream: answers every request at once with as many bytes as its `size` asks for, and with
+//! 503 where it says `fail`.
 
 use std::io;
 
@@ -62,9 +63,10 @@ async fn connection(mut stream: TcpStream) -> io::Result<()> {
             filled += n - take;
             body -= take;
         }
+        let status = if text.contains("&fail") { "503 Service Unavailable" } else { "200 OK" };
         out.clear();
         out.extend_from_slice(
-            format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {size}\r\n\r\n").as_bytes(),
+            format!("HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {size}\r\n\r\n").as_bytes(),
         );
         out.resize(out.len() + size, b'y');
         stream.write_all(&out).await?;
