@@ -12,3 +12,4 @@ mod grpc;
 mod running;
 mod stage;
 mod strict;
+mod upgrades;
