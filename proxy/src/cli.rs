@@ -12,6 +12,7 @@ use crate::{extensions, logging, server, version};
 
 mod authz_server;
 mod demo;
+mod iptables;
 mod sds_server;
 mod small_server;
 mod supported;
@@ -28,6 +29,8 @@ pub enum Command {
     AuthzServer(authz_server::Arguments),
     /// Run upstreams that register themselves and the proxy in front of them, and say what to try
     Demo(demo::Arguments),
+    /// Show, apply or remove the packet filter's rules that send a pod's connections through the proxy
+    Iptables(iptables::Arguments),
     /// Serve the REST service discovery API (/v1/registration/…) that SDS clusters poll
     SdsServer(sds_server::Arguments),
     /// List what is implemented of Envoy's configuration
@@ -39,6 +42,7 @@ impl Command {
         match self {
             Command::AuthzServer(arguments) => authz_server::run(arguments),
             Command::Demo(arguments) => demo::run(&arguments),
+            Command::Iptables(arguments) => iptables::run(arguments),
             Command::SdsServer(arguments) => sds_server::run(arguments),
             Command::Supported(arguments) => supported::run(&arguments, &extensions::standard().support),
         }
