@@ -3,6 +3,7 @@
 //!
 //! - [`generator`]: the clients, closed loop or at a fixed rate · [`upstream`]: what answers
 //! - [`target`]: a proxy process and what it costs · [`peers`]: the other proxies, equal configs
+//! - [`discovery`]: updates of large clusters, polled clusters, how soon a change counts
 //! - [`faults`]: upstreams that die or fail · [`latency`]: the histogram · [`report`]: tables, and runs under `benches/runs/`
 
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+mod discovery;
 mod faults;
 mod generator;
 mod latency;
@@ -36,6 +38,8 @@ enum Command {
     Kill(LoadArgs),
     /// Every upstream fails: what the retries cost is bounded.
     Storm(LoadArgs),
+    /// What discovery costs, and how soon a change counts.
+    Discovery,
     /// The proxy itself, in a process of its own.
     #[command(hide = true)]
     Proxy {
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
     let outcome = match CommandLine::parse().command {
         Command::Proxy { args } => return target::become_proxy(args),
         Command::Upstream => upstream::serve(),
+        Command::Discovery => discovery::run(),
         Command::Load(args) => run(&args, false),
         Command::Compare(args) => run(&args, true),
         Command::Kill(args) => faults::kill(&args),

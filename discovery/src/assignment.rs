@@ -17,7 +17,7 @@ supports!(ASSIGNMENT = "envoy.config.endpoint.v3.ClusterLoadAssignment" {
     cluster_name, endpoints, policy
 });
 supports!(POLICY = "envoy.config.endpoint.v3.ClusterLoadAssignment.Policy" {
-    overprovisioning_factor, drop_overloads
+    overprovisioning_factor, drop_overloads, weighted_priority_health
 });
 supports!(DROP = "envoy.config.endpoint.v3.ClusterLoadAssignment.Policy.DropOverload" { category, drop_percentage });
 supports!(LOCALITY_ENDPOINTS = "envoy.config.endpoint.v3.LocalityLbEndpoints" {
@@ -45,6 +45,8 @@ pub struct Assignment {
     pub overprovisioning_factor: u32,
     /// So many of a million requests are to be turned away.
     pub drop_overload: u32,
+    /// Weights, not numbers, of hosts say how well a priority is.
+    pub weighted_health: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +59,13 @@ pub struct LocalityWeight {
 impl Default for Assignment {
     fn default() -> Self {
         let overprovisioning_factor = HostSet::DEFAULT_OVERPROVISIONING;
-        Self { hosts: Vec::new(), locality_weights: Vec::new(), overprovisioning_factor, drop_overload: 0 }
+        Self {
+            hosts: Vec::new(),
+            locality_weights: Vec::new(),
+            overprovisioning_factor,
+            drop_overload: 0,
+            weighted_health: false,
+        }
     }
 }
 
@@ -83,6 +91,7 @@ impl<F: Fn(&core_pb::Address) -> Result<Address, ConfigError>> Reader<F> {
         let mut assignment = Assignment::default();
         let factor = message.policy.as_ref().and_then(|policy| policy.overprovisioning_factor.as_ref());
         assignment.overprovisioning_factor = factor.map_or(HostSet::DEFAULT_OVERPROVISIONING, |factor| factor.value);
+        assignment.weighted_health = message.policy.as_ref().is_some_and(|policy| policy.weighted_priority_health);
         match drop_overload(message) {
             Ok(part) => assignment.drop_overload = part,
             Err(error) => self.errors.push(error),

@@ -7,7 +7,7 @@
 //! - [`original_dst`]: hosts that nobody lists, because requests bring them
 //! - [`snapshot`]: what main publishes, and how it reaches the workers
 //! - [`thread_local`](mod@thread_local): a worker's clusters; here requests begin: choose a host, acquire a connection
-//! - [`lb`]: which host
+//! - [`lb`]: which host; [`hash_policy`]: the number by which equal requests get the same one
 //! - [`pool`]: which connection
 //! - [`async_client`]: calls of the proxy's own; [`dial`]: connections for health checks
 
@@ -16,6 +16,7 @@ pub mod circuit_breaker;
 pub mod cluster;
 pub mod cluster_manager;
 pub mod dial;
+pub mod hash_policy;
 pub mod http_options;
 pub mod lb;
 pub mod lb_config;

@@ -54,7 +54,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("socket2", &["proxy/src/net", "proxy/tests"]),
     ("nix", &["proxy/src/net", "discovery/src/xds/filesystem", "proxy/tests", "benches"]),
     ("tokio::net", &["proxy/src/net", "core/src/net", "proxy/tests", "testkit", "benches"]),
-    ("hickory_resolver", &["discovery/src/dns"]),
+    ("hickory_resolver", &["discovery/src/dns", "testkit"]),
     ("envoy_types", &["api"]),
     ("saphyr_parser", &["api"]),
     ("prost_reflect", &["api"]),

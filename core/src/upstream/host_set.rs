@@ -20,6 +20,8 @@ pub struct HostSet {
     pub localities: Box<[LocalityHosts]>,
     /// Times 100: 140 means that 72 % healthy hosts still take all traffic.
     pub overprovisioning_factor: u32,
+    /// How much of the priority is well is a matter of the hosts' weights, not of their number.
+    pub weighted_health: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -56,7 +58,7 @@ impl HostSet {
             each.map(|(locality, hosts)| Partition::new(hosts.into()).in_locality(&weight_of, locality)).collect()
         };
         let Partition { hosts, healthy, degraded, excluded } = whole;
-        Self { hosts, healthy, degraded, excluded, localities, overprovisioning_factor }
+        Self { hosts, healthy, degraded, excluded, localities, overprovisioning_factor, weighted_health: false }
     }
 }
 

@@ -5,7 +5,7 @@
 //! - `table`: the compiled configuration and its builder; `domains`, `path_index`, `names` make it fast
 //! - `route_match`, `uri_template`: whether a request fits a route
 //! - `route`: the route as streams and filters see it; `virtual_host`: what it inherits
-//! - `policy`, `retry`, `hash_policy`: how a request is forwarded
+//! - `policy`, `retry`: how a request is forwarded
 //! - `mutations`: header changes of all levels
 //! - `filter`: the terminal filter; `upstream_request`: one attempt; `failure`: why one failed
 //! - `timeouts`, `attempt_timers`, `retry_state`, `replay`: how long, how often, and with which bytes
@@ -21,7 +21,6 @@ mod extension;
 mod failure;
 mod filter;
 mod filter_config;
-mod hash_policy;
 mod internal_redirect;
 mod mutations;
 mod names;
@@ -44,11 +43,11 @@ mod uri_template;
 mod virtual_host;
 mod weighted;
 
+pub use crate::upstream::hash_policy::{HashInput, HashPolicy};
 pub use direct_response::read_body;
 pub use failure::{Failure, Reset};
 pub use filter::{Expired, Heard, Next, Router};
 pub use filter_config::{FilterConfig, ReadFilterConfig};
-pub use hash_policy::{HashInput, HashPolicy};
 pub use mutations::Scratch;
 pub use policy::{
     ForwardPolicy, InternalRedirectPolicy, MaxStreamDuration, Mirror, MirrorTarget, RedirectPredicate,

@@ -20,6 +20,7 @@ use nuncio_core::extension::FactoryContext;
 use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
+use nuncio_discovery::assignment::read_locality;
 use nuncio_discovery::dns::{ResolverConfig, SharedResolvers};
 use nuncio_discovery::xds::Files;
 use nuncio_discovery::{HostSourceFactory, SourceContext};
@@ -38,6 +39,7 @@ use crate::subscription::Strictness;
 use crate::tls::Secrets;
 use crate::upstream::async_client::ClusterClient;
 use crate::upstream::circuit_breaker::Thresholds;
+use crate::upstream::lb_config::Local;
 use crate::upstream::thread_local::ClusterContext;
 use crate::upstream::worker::ConnectionIds;
 use crate::upstream::{ClusterDefaults, ClusterManager, Clusters};
@@ -275,9 +277,14 @@ fn clusters(
         let path = "cluster_manager.outlier_detection.event_log_path";
         opened.map_err(|error| report.refuse(error.within(path))).ok()
     });
+    let local_name = manager.map_or("", |manager| manager.local_cluster_name.as_str());
+    let local = (!local_name.is_empty()).then(|| {
+        let locality = (*read_locality(context.node.locality.as_ref())).clone();
+        Arc::new(Local { cluster: local_name.into(), locality })
+    });
     let log_files: Option<Rc<dyn LogFiles>> = Some(log_files.clone());
     let clusters =
-        ClusterManager::new(store, sources, ClusterDefaults { bind, secrets, log_files, outlier_log }, context);
+        ClusterManager::new(store, sources, ClusterDefaults { bind, local, secrets, log_files, outlier_log }, context);
     let mut refused = HashSet::new();
     for element in &loaded.clusters {
         let message = match element.decode() {
@@ -293,6 +300,10 @@ fn clusters(
             report.fail(element, errors);
             refused.insert(message.name);
         }
+    }
+    if !local_name.is_empty() && !clusters.contains(local_name) && !refused.contains(local_name) {
+        let reason = format!("local cluster '{local_name}' must be defined");
+        report.refuse(ConfigError::new("cluster_manager.local_cluster_name", reason));
     }
     let decoded = || loaded.clusters.iter().filter_map(|element| Some((element, element.decode().ok()?)));
     for (name, error) in clusters.check_asked(|asked| refused.contains(asked)) {

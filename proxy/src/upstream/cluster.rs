@@ -72,7 +72,7 @@ supports!(PRECONNECT = "envoy.config.cluster.v3.Cluster.PreconnectPolicy" {
     per_upstream_preconnect_ratio, predictive_preconnect_ratio
 });
 supports!(CLUSTER_MANAGER = "envoy.config.bootstrap.v3.ClusterManager" {
-    upstream_bind_config, outlier_detection
+    upstream_bind_config, outlier_detection, local_cluster_name
 } noop {
     enable_deferred_cluster_creation: "what a worker needs of a cluster is always made at its first use",
 });
@@ -183,6 +183,8 @@ impl HostStatuses {
 pub struct ClusterDefaults {
     /// `cluster_manager.upstream_bind_config`.
     pub bind: Option<core_pb::BindConfig>,
+    /// `cluster_manager.local_cluster_name`, and where this proxy is.
+    pub local: Option<Arc<lb_config::Local>>,
     /// What TLS contexts are made of.
     pub secrets: Secrets,
     /// What events are written to.
@@ -207,6 +209,7 @@ impl ClusterConfig {
         keep(http_options::from_cluster(message).map(|read| http = read));
         let mut lb = LbConfig::default();
         keep(lb_config::from_cluster(message).map(|read| lb = read));
+        lb.zone.local = defaults.local.clone();
         let mut connect = None;
         keep(connect_options(message, defaults).map(|read| connect = read));
         let mut transport = None;

@@ -5,6 +5,7 @@
 //! - a [`Policy`] ([`round_robin`], [`least_request`], [`random`]) picks one host of a list; [`balancer()`]
 //!   joins it with those, so that a policy is one small file and knows nothing of health
 //! - `hashing` with `ring` and `maglev` sends equal hashes to equal hosts
+//! - `zone` keeps traffic in the zone of this proxy
 //! - `subset` has a balancer for each part of a cluster that routes ask for by `labels`
 //! - `original_dst` sends each request where its client wanted to go
 //! - [`shared`]: what main builds of all this for the workers
@@ -24,6 +25,7 @@ pub mod round_robin;
 pub mod shared;
 pub mod slow_start;
 mod subset;
+pub mod zone;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,6 +41,7 @@ use self::priority::Availability;
 use self::shared::{Shared, SubsetCounts};
 use self::slow_start::SlowStarts;
 use self::subset::SubsetBalancer;
+pub use self::zone::{LocalHosts, ZoneEvent};
 use super::cluster::{LbConfig, LbPolicy};
 use super::original_dst::OwnListeners;
 
@@ -83,6 +86,16 @@ pub trait Observer {
     /// Where this worker accepts.
     fn own_listeners(&self) -> Rc<OwnListeners> {
         Rc::default()
+    }
+
+    /// Of the cluster that this proxy belongs to, if there is one.
+    fn local_hosts(&self) -> Option<&LocalHosts> {
+        None
+    }
+
+    /// Zones counted, or could not.
+    fn zone(&self, event: ZoneEvent) {
+        let _ = event;
     }
 
     /// The subsets are others now.

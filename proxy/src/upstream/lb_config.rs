@@ -15,7 +15,9 @@ use nuncio_api::support::Entry;
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::time::duration;
+use nuncio_core::upstream::Locality;
 
+use super::hash_policy::HashPolicy;
 use super::original_dst::OriginalDstConfig;
 pub use subset::{Fallback, Selector, SubsetConfig};
 
@@ -31,10 +33,7 @@ supports!(HASHING = "envoy.config.cluster.v3.Cluster.CommonLbConfig.ConsistentHa
 });
 supports!(LOCALITY_WEIGHTED = "envoy.config.cluster.v3.Cluster.CommonLbConfig.LocalityWeightedLbConfig" {});
 supports!(ZONE_AWARE = "envoy.config.cluster.v3.Cluster.CommonLbConfig.ZoneAwareLbConfig" {
-    fail_traffic_on_panic
-} noop {
-    routing_enabled: "zones are not preferred",
-    min_cluster_size: "zones are not preferred",
+    fail_traffic_on_panic, routing_enabled, min_cluster_size
 });
 supports!(RUNTIME_DOUBLE = "envoy.config.core.v3.RuntimeDouble" {
     default_value
@@ -62,6 +61,48 @@ pub struct LbConfig {
     pub subsets: Option<Arc<SubsetConfig>>,
     /// Of ORIGINAL_DST clusters.
     pub original_dst: Option<Arc<OriginalDstConfig>>,
+    pub zone: ZoneConfig,
+    /// Instead of the route's.
+    pub hash_policy: Option<OwnHash>,
+}
+
+/// Whether traffic stays in the zone of this proxy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ZoneConfig {
+    /// Of what part of the requests, in percent.
+    pub routing_enabled: u32,
+    /// Clusters with fewer healthy hosts are not divided.
+    pub min_cluster_size: u64,
+    /// With so many healthy hosts the own zone takes everything.
+    pub force_local_zone: Option<u32>,
+    /// Zones are as large as the weights of their hosts.
+    pub by_weight: bool,
+    /// None: the proxy belongs to no cluster, and zones do not count.
+    pub local: Option<Arc<Local>>,
+}
+
+/// Where this proxy is.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Local {
+    /// Its hosts are this proxy and its like.
+    pub cluster: Arc<str>,
+    pub locality: Locality,
+}
+
+impl Default for ZoneConfig {
+    fn default() -> Self {
+        Self { routing_enabled: 100, min_cluster_size: 6, force_local_zone: None, by_weight: false, local: None }
+    }
+}
+
+/// A hash policy of a balancing policy; equal if it is the same.
+#[derive(Debug, Clone)]
+pub struct OwnHash(pub Arc<HashPolicy>);
+
+impl PartialEq for OwnHash {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -120,6 +161,8 @@ impl Default for LbConfig {
             slow_start: None,
             subsets: None,
             original_dst: None,
+            zone: ZoneConfig::default(),
+            hash_policy: None,
         }
     }
 }
@@ -134,6 +177,14 @@ pub(super) fn from_cluster(message: &pb::Cluster) -> Result<LbConfig, ConfigErro
         panic_threshold: threshold.map_or(50, |percent| percent.value.clamp(0.0, 100.0) as u32),
         fail_on_panic: matches!(locality, Some(Locality::ZoneAwareLbConfig(zone)) if zone.fail_traffic_on_panic),
         locality_weighted: matches!(locality, Some(Locality::LocalityWeightedLbConfig(_))),
+        zone: match locality {
+            Some(Locality::ZoneAwareLbConfig(zone)) => ZoneConfig {
+                routing_enabled: rounded_percent(zone.routing_enabled.as_ref().map(|percent| percent.value)),
+                min_cluster_size: zone.min_cluster_size.map_or(6, |size| size.value),
+                ..ZoneConfig::default()
+            },
+            _ => ZoneConfig::default(),
+        },
         ..LbConfig::default()
     };
     if let Some(list) = &message.load_balancing_policy {
@@ -216,6 +267,11 @@ fn from_enum(message: &pb::Cluster, mut config: LbConfig) -> Result<LbConfig, Co
         }
     };
     Ok(config)
+}
+
+/// 100 if unset.
+fn rounded_percent(percent: Option<f64>) -> u32 {
+    percent.map_or(100, |percent| percent.clamp(0.0, 100.0).round() as u32)
 }
 
 fn hashing(message: &pb::Cluster) -> Hashing {

@@ -58,12 +58,15 @@ pub fn apply(before: &Arc<PrioritySet>, assignment: Assignment, rules: Rules) ->
     let mut changed = before.drop_overload != assignment.drop_overload;
     let pictures = now.into_iter().enumerate().map(|(priority, level)| {
         let weights = Weights { priority: priority as u32, list: &assignment.locality_weights };
-        let factor = assignment.overprovisioning_factor;
+        let (factor, weighted_health) = (assignment.overprovisioning_factor, assignment.weighted_health);
         match before.priorities.get(priority) {
-            Some(old) if level.is_pictured_by(old, &weights, factor) => old.clone(),
+            Some(old) if old.weighted_health == weighted_health && level.is_pictured_by(old, &weights, factor) => {
+                old.clone()
+            }
             _ => {
                 changed = true;
-                Arc::new(HostSet::new(level.hosts, |locality| weights.of(locality), factor))
+                let set = HostSet::new(level.hosts, |locality| weights.of(locality), factor);
+                Arc::new(HostSet { weighted_health, ..set })
             }
         }
     });
@@ -81,7 +84,8 @@ pub fn without(before: &Arc<PrioritySet>, host: &Arc<Host>) -> Arc<PrioritySet> 
     let mut hosts = PrioritySet::clone(before);
     if let Some(set) = hosts.priorities.get_mut(host.priority() as usize) {
         let left: Vec<_> = set.hosts.iter().filter(|other| !Arc::ptr_eq(other, host)).cloned().collect();
-        *set = Arc::new(HostSet::new(left, |locality| weight_in(set, locality), set.overprovisioning_factor));
+        let new = HostSet::new(left, |locality| weight_in(set, locality), set.overprovisioning_factor);
+        *set = Arc::new(HostSet { weighted_health: set.weighted_health, ..new });
     }
     Arc::new(hosts)
 }
@@ -96,7 +100,8 @@ pub fn picture_anew(before: &Arc<PrioritySet>, priority: u32) -> Arc<PrioritySet
     let mut hosts = PrioritySet::clone(before);
     if let Some(set) = hosts.priorities.get_mut(priority as usize) {
         let weight_of = |locality: &Locality| weight_in(set, locality);
-        *set = Arc::new(HostSet::new(set.hosts.to_vec(), weight_of, set.overprovisioning_factor));
+        let new = HostSet::new(set.hosts.to_vec(), weight_of, set.overprovisioning_factor);
+        *set = Arc::new(HostSet { weighted_health: set.weighted_health, ..new });
     }
     Arc::new(hosts)
 }

@@ -23,7 +23,7 @@ use tokio::sync::futures::OwnedNotified;
 use super::circuit_breaker::{CircuitBreakers, Permit, Priority, Resource};
 use super::cluster::ClusterConfig;
 use super::http_options::UpstreamProtocol;
-use super::lb::{self, shared::SubsetCounts};
+use super::lb::{self, LocalHosts, ZoneEvent, shared::SubsetCounts};
 use super::original_dst::OwnListeners;
 use super::pool::connecting::Parked;
 use super::pool::http1::{Acquire, Http1Pool};
@@ -55,6 +55,8 @@ pub struct ClusterContext {
 pub struct Clusters {
     context: Rc<ClusterContext>,
     entries: RefCell<HashMap<Arc<str>, Entry>>,
+    /// Of the cluster that this proxy belongs to.
+    local: Rc<LocalHosts>,
 }
 
 struct Entry {
@@ -64,14 +66,14 @@ struct Entry {
 
 impl Clusters {
     pub fn new(context: ClusterContext) -> Rc<Self> {
-        Rc::new(Self { context: Rc::new(context), entries: RefCell::default() })
+        Rc::new(Self { context: Rc::new(context), entries: RefCell::default(), local: Rc::default() })
     }
 
     /// The cluster of that name, if there is one.
     pub fn get(&self, name: &str) -> Option<Rc<ThreadLocalCluster>> {
         let mut entries = self.entries.borrow_mut();
         let Entry { snapshot, built } = entries.get_mut(name)?;
-        Some(built.get_or_insert_with(|| ThreadLocalCluster::new(&self.context, snapshot, None)).clone())
+        Some(built.get_or_insert_with(|| ThreadLocalCluster::new(&self.context, &self.local, snapshot, None)).clone())
     }
 
     /// Where this thread's listeners accept.
@@ -94,6 +96,7 @@ impl Clusters {
         let known = entries.len();
         entries.reserve(updates.len().saturating_sub(known));
         for update in updates {
+            self.apply_to_local(update);
             match update {
                 ClusterUpdate::Set(snapshot) => match entries.get_mut(snapshot.config.name()) {
                     Some(entry) => self.replace(entry, snapshot),
@@ -116,12 +119,22 @@ impl Clusters {
         }
     }
 
+    /// Balancing by zones looks at the local cluster.
+    fn apply_to_local(&self, update: &ClusterUpdate) {
+        let ClusterUpdate::Set(snapshot) = update else { return };
+        let local = snapshot.config.lb.zone.local.as_ref();
+        if local.is_some_and(|local| local.cluster == *snapshot.config.name()) {
+            self.local.set(snapshot.hosts.clone());
+        }
+    }
+
     fn replace(&self, entry: &mut Entry, snapshot: &Arc<ClusterSnapshot>) {
         if let Some(built) = &entry.built {
             if Arc::ptr_eq(&entry.snapshot.config, &snapshot.config) {
                 built.hosts_changed(&snapshot.hosts);
             } else {
-                let new = ThreadLocalCluster::new(&self.context, snapshot, Some(built.local.stats.clone()));
+                let new =
+                    ThreadLocalCluster::new(&self.context, &self.local, snapshot, Some(built.local.stats.clone()));
                 built.retire();
                 entry.built = Some(new);
             }
@@ -200,6 +213,7 @@ pub struct ClusterLocal {
     failing: RefCell<HashMap<usize, Arc<Notify>>>,
     /// `lb_subsets_active`, this worker's share.
     subsets: RefCell<Option<Box<AmountGuard<LbStats>>>>,
+    local_hosts: Rc<LocalHosts>,
 }
 
 /// What connections of a cluster that speaks TLS share on one thread.
@@ -236,6 +250,22 @@ impl lb::Observer for ClusterLocal {
 
     fn own_listeners(&self) -> Rc<OwnListeners> {
         self.context.own_listeners.clone()
+    }
+
+    fn local_hosts(&self) -> Option<&LocalHosts> {
+        Some(&self.local_hosts)
+    }
+
+    fn zone(&self, event: ZoneEvent) {
+        self.stats.load_balancer.inc(match event {
+            ZoneEvent::Recalculated => stat::LB_RECALCULATE_ZONE_STRUCTURES,
+            ZoneEvent::ClusterTooSmall => stat::LB_ZONE_CLUSTER_TOO_SMALL,
+            ZoneEvent::LocalClusterNotOk => stat::LB_LOCAL_CLUSTER_NOT_OK,
+            ZoneEvent::AllDirectly => stat::LB_ZONE_ROUTING_ALL_DIRECTLY,
+            ZoneEvent::Sampled => stat::LB_ZONE_ROUTING_SAMPLED,
+            ZoneEvent::CrossZone => stat::LB_ZONE_ROUTING_CROSS_ZONE,
+            ZoneEvent::NoCapacityLeft => stat::LB_ZONE_NO_CAPACITY_LEFT,
+        });
     }
 
     fn subset_selected(&self) {
@@ -330,7 +360,12 @@ pub struct ThreadLocalCluster {
 const CROWDED: usize = 16;
 
 impl ThreadLocalCluster {
-    fn new(context: &Rc<ClusterContext>, snapshot: &ClusterSnapshot, stats: Option<Rc<ClusterStats>>) -> Rc<Self> {
+    fn new(
+        context: &Rc<ClusterContext>,
+        local_hosts: &Rc<LocalHosts>,
+        snapshot: &ClusterSnapshot,
+        stats: Option<Rc<ClusterStats>>,
+    ) -> Rc<Self> {
         let stats = stats.unwrap_or_else(|| Rc::new(ClusterStats::new(&context.stats, snapshot.scope)));
         let local = Rc::new(ClusterLocal {
             context: context.clone(),
@@ -341,6 +376,7 @@ impl ThreadLocalCluster {
             tls: OnceCell::new(),
             failing: RefCell::default(),
             subsets: RefCell::default(),
+            local_hosts: local_hosts.clone(),
         });
         let around = lb::Surroundings { rng: context.rng.clone(), observer: local.clone() };
         let balancer = lb::balancer(&snapshot.config.lb, &snapshot.hosts, snapshot.shared.as_ref(), &around);

@@ -17,6 +17,7 @@ use nuncio_core::stream_info::ResponseFlag;
 use tokio::time::Instant;
 
 use super::internal_redirect::Redirects;
+use super::policy::ForwardPolicy;
 use super::replay::Kept;
 use super::retry_state::RetryState;
 use super::tally::{Apart, Tally};
@@ -275,12 +276,7 @@ impl Router {
         if let Some(reply) = self.drop_overload(&cluster, manager) {
             return Some(reply);
         }
-        if !policy.hash_policy.is_empty() {
-            let connection = control.connection();
-            let info = control.info();
-            let input = HashInput { head: request, connection: connection.as_deref(), info: Some(&info) };
-            self.hash = policy.hash_policy.hash(&input, Some(&mut self.set_cookies));
-        }
+        self.hash_for(&policy, &cluster, request, control);
         let config = &manager.config.router;
         let (retry, hedge) = (route.retry_policy(), route.hedge_policy());
         let respect = config.respect_expected_rq_timeout;
@@ -304,6 +300,25 @@ impl Router {
         }
         self.cluster = Some(cluster);
         None
+    }
+
+    /// The number by which balancers choose that hash: the policy of the balancer goes before that of the route.
+    fn hash_for(
+        &mut self,
+        policy: &ForwardPolicy,
+        cluster: &ThreadLocalCluster,
+        request: &RequestHead,
+        control: &StreamControl,
+    ) {
+        let own = cluster.config().lb.hash_policy.as_ref();
+        if own.is_some() || !policy.hash_policy.is_empty() {
+            let (info, connection) = (control.info(), control.connection());
+            let input = HashInput { head: request, connection: connection.as_deref(), info: Some(&info) };
+            self.hash = match own {
+                Some(own) => own.0.hash(&input, None),
+                None => policy.hash_policy.hash(&input, Some(&mut self.set_cookies)),
+            };
+        }
     }
 
     /// Turns the request away if discovery says that this cluster is to get less, and chance hits it.

@@ -20,10 +20,10 @@ use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::runtime::{FractionalPercent, Runtime, RuntimeFraction};
 
 use super::extension::unknown;
-use super::hash_policy::HashPolicy;
 use super::retry::{HedgePolicy, RetryPolicy};
 use super::rewrite::{HostRewrite, PathRewrite};
 use super::uri_template::UriTemplate;
+use crate::upstream::hash_policy::HashPolicy;
 
 // What the router filter must carry out (retries, mirrors, limits, upgrades and so on) is listed beside it.
 supports!(pub(super) ACTION = "envoy.config.route.v3.RouteAction" {

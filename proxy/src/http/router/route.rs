@@ -14,7 +14,6 @@ use nuncio_core::stats::ScopeId;
 
 use super::direct_response::DirectResponse;
 use super::filter_config::FilterConfigs;
-use super::hash_policy::HashInput;
 use super::mutations::{LevelMutations, Scratch};
 use super::policy::{ForwardPolicy, Mirror};
 use super::redirect::Redirect;
@@ -22,6 +21,7 @@ use super::retry::{HedgePolicy, RetryPolicy};
 use super::rewrite::HostRewrite;
 use super::route_match::{MatchContext, MatchedPart};
 use super::virtual_host::VirtualHost;
+use crate::upstream::hash_policy::HashInput;
 
 supports!(pub(super) ROUTE = "envoy.config.route.v3.Route" {
     name, r#match, route, redirect, direct_response, non_forwarding_action, metadata, typed_per_filter_config,

@@ -6,6 +6,7 @@ use nuncio_core::upstream::{Choice, Host, LbContext, LoadBalancer, PrioritySet};
 
 use super::locality::LocalityTurns;
 use super::priority::{self, Availability, PriorityState};
+use super::zone::{self, Zone, Zones};
 use super::{Policy, Surroundings, listed};
 use crate::upstream::lb_config::LbConfig;
 
@@ -18,6 +19,7 @@ pub struct Balancer<P: Policy> {
     panic_threshold: u32,
     fail_on_panic: bool,
     locality_weighted: bool,
+    zones: Option<Box<Zones>>,
     around: Surroundings,
 }
 
@@ -25,7 +27,7 @@ pub struct Balancer<P: Policy> {
 struct Lists<L> {
     /// By availability.
     whole: [L; 3],
-    /// Of the healthy and of the degraded hosts, where localities have weights.
+    /// Of the healthy and of the degraded hosts, where localities have weights or zones count.
     turns: [Option<Box<LocalityTurns>>; 2],
     by_locality: Vec<[L; 2]>,
 }
@@ -46,6 +48,7 @@ impl<P: Policy> Balancer<P> {
             panic_threshold: config.panic_threshold,
             fail_on_panic: config.fail_on_panic,
             locality_weighted: config.locality_weighted,
+            zones: Zones::new(config),
             around: around.clone(),
         };
         new.hosts_changed(hosts);
@@ -62,6 +65,20 @@ impl<P: Policy> Balancer<P> {
             let locality = &set.localities[at];
             let hosts = if availability == Availability::Healthy { &locality.healthy } else { &locality.degraded };
             return self.policy.pick(&mut lists.by_locality[at][availability as usize], hosts, random);
+        }
+        if let Some(zones) = self.zones.as_mut().filter(|_| zone::counts(priority, availability)) {
+            match zones.choose(set, &*self.around.observer, &self.around.rng) {
+                Zone::Whole => {}
+                Zone::Nobody => return None,
+                Zone::Of(at) => {
+                    let locality = &set.localities[at];
+                    let hosts =
+                        if availability == Availability::Healthy { &locality.healthy } else { &locality.degraded };
+                    if !hosts.is_empty() {
+                        return self.policy.pick(&mut lists.by_locality[at][availability as usize], hosts, random);
+                    }
+                }
+            }
         }
         let hosts = listed(set, availability);
         if hosts.is_empty() {
@@ -98,12 +115,14 @@ impl<P: Policy> Balancer<P> {
         let lists = &mut self.lists[at];
         let policy = &mut self.policy;
         lists.whole.iter_mut().for_each(|list| policy.list_changed(list));
-        if !self.locality_weighted {
+        if !self.locality_weighted && self.zones.is_none() {
             return;
         }
-        let start = self.around.rng.u64();
-        lists.turns = [Availability::Healthy, Availability::Degraded]
-            .map(|health| LocalityTurns::new(set, health, start).map(Box::new));
+        if self.locality_weighted {
+            let start = self.around.rng.u64();
+            lists.turns = [Availability::Healthy, Availability::Degraded]
+                .map(|health| LocalityTurns::new(set, health, start).map(Box::new));
+        }
         lists.by_locality.resize_with(set.localities.len(), Default::default);
         lists.by_locality.iter_mut().flatten().for_each(|list| policy.list_changed(list));
     }
@@ -134,6 +153,9 @@ impl<P: Policy> LoadBalancer for Balancer<P> {
             if !self.hosts.priorities.get(at).is_some_and(|old| Arc::ptr_eq(old, set)) {
                 self.list_changed(at, hosts);
             }
+        }
+        if let Some(zones) = &mut self.zones {
+            zones.hosts_changed();
         }
         self.hosts = hosts.clone();
         self.state = PriorityState::new(hosts, self.panic_threshold);

@@ -3,7 +3,9 @@
 //!
 //! The arithmetic is in whole percents with Envoy's order of divisions, because its rounding can be seen from outside.
 
-use nuncio_core::upstream::{HostSet, PriorityLoad, PrioritySet};
+use std::sync::Arc;
+
+use nuncio_core::upstream::{Host, HostSet, Hosts, PriorityLoad, PrioritySet};
 
 /// Which hosts of a priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +32,8 @@ impl PriorityState {
         if sets.is_empty() {
             return Self::default();
         }
-        let healthy: Vec<u32> = sets.iter().map(|set| share(set, set.healthy.len())).collect();
-        let degraded: Vec<u32> = sets.iter().map(|set| share(set, set.degraded.len())).collect();
+        let healthy: Vec<u32> = sets.iter().map(|set| share(set, &set.healthy)).collect();
+        let degraded: Vec<u32> = sets.iter().map(|set| share(set, &set.degraded)).collect();
         let total = healthy.iter().chain(&degraded).sum::<u32>().min(100);
         let mut state = Self { load: spread(&healthy, &degraded, total), panic: vec![false; sets.len()], only: None };
         let threshold = panic_threshold.min(100);
@@ -66,11 +68,11 @@ impl PriorityState {
 
 /// The load when some priorities must not be used; `None` if nothing else is available.
 pub fn load_without(hosts: &PrioritySet, excluded: impl Fn(usize) -> bool) -> Option<PriorityLoad> {
-    let shares = |part: fn(&HostSet) -> usize| -> Vec<u32> {
+    let shares = |part: fn(&HostSet) -> &Hosts| -> Vec<u32> {
         let each = hosts.priorities.iter().enumerate();
         each.map(|(at, set)| if excluded(at) { 0 } else { share(set, part(set)) }).collect()
     };
-    let (healthy, degraded) = (shares(|set| set.healthy.len()), shares(|set| set.degraded.len()));
+    let (healthy, degraded) = (shares(|set| &set.healthy), shares(|set| &set.degraded));
     let total = healthy.iter().chain(&degraded).sum::<u32>().min(100);
     (total > 0).then(|| spread(&healthy, &degraded, total))
 }
@@ -92,14 +94,18 @@ fn counted(set: &HostSet) -> usize {
 }
 
 /// Availability of a priority in percent: the share of `part`, times overprovisioning, at most 100.
-fn share(set: &HostSet, part: usize) -> u32 {
-    match counted(set) {
-        0 => 0,
-        counted => (u64::from(set.overprovisioning_factor) * part as u64 / counted as u64).min(100) as u32,
-    }
+fn share(set: &HostSet, part: &Hosts) -> u32 {
+    let (part, counted) = if set.weighted_health {
+        let weight = |hosts: &mut dyn Iterator<Item = &Arc<Host>>| hosts.map(|host| u64::from(host.weight())).sum();
+        let counted: u64 = weight(&mut set.hosts.iter().filter(|host| !host.flags().is_excluded()));
+        (weight(&mut part.iter()), counted)
+    } else {
+        (part.len() as u64, counted(set) as u64)
+    };
+    (u64::from(set.overprovisioning_factor) * part).checked_div(counted).unwrap_or(0).min(100) as u32
 }
 
-fn is_in_panic(set: &HostSet, threshold: u32) -> bool {
+pub(super) fn is_in_panic(set: &HostSet, threshold: u32) -> bool {
     let percent = |part: usize| match counted(set) {
         0 => 0.0,
         counted => 100.0 * part as f64 / counted as f64,
@@ -154,9 +160,8 @@ fn spread_by_size(hosts: &PrioritySet) -> PriorityLoad {
 mod tests {
     use super::*;
     use nuncio_core::net::Address;
-    use nuncio_core::upstream::{HealthFlag, HealthFlags, Host, HostSpec};
+    use nuncio_core::upstream::{HealthFlag, HealthFlags, HostSpec};
     use proptest::prelude::*;
-    use std::sync::Arc;
 
     /// One priority for each (hosts, healthy, degraded).
     fn sets(counts: &[(usize, usize, usize)]) -> PrioritySet {
@@ -199,6 +204,17 @@ mod tests {
         assert_eq!(loads(&[(100, 25, 0), (100, 25, 0)]), (vec![50, 50], vec![0, 0], vec![true, true]));
         // The page says 7/93; whole percents leave 1 over, which Envoy 1.40 was seen to give to the first.
         assert_eq!(loads(&[(100, 5, 0), (100, 65, 0)]).0, [8, 92]);
+    }
+
+    #[test]
+    fn health_can_count_by_weight() {
+        let mut hosts = sets(&[(2, 1, 0), (1, 1, 0)]);
+        hosts.priorities[0].hosts[0].set_weight(9);
+        assert_eq!(PriorityState::new(&hosts, 50).load.healthy, [70, 30]);
+        Arc::make_mut(&mut hosts.priorities[0]).weighted_health = true;
+        assert_eq!(PriorityState::new(&hosts, 50).load.healthy, [100, 0]);
+        hosts.priorities[0].hosts[1].set_weight(81);
+        assert_eq!(PriorityState::new(&hosts, 0).load.healthy, [14, 86]);
     }
 
     #[test]

@@ -15,6 +15,9 @@ use super::shared::{self, Shared, SubsetCounts};
 use super::{Surroundings, labels, plain};
 use crate::upstream::lb_config::{Fallback, LbConfig, SubsetConfig};
 
+/// Stands in what is asked for.
+const FALLBACK_LIST: &str = "fallback_list";
+
 /// Which hosts are in which subset.
 pub(super) struct SubsetIndex {
     config: Arc<SubsetConfig>,
@@ -142,7 +145,8 @@ impl Part {
             let weight_of = |locality: &Locality| {
                 weights.iter().find(|(known, _)| **known == *locality).map_or(0, |(_, weight)| *weight)
             };
-            Arc::new(HostSet::new(hosts, weight_of, set.overprovisioning_factor))
+            let new = HostSet::new(hosts, weight_of, set.overprovisioning_factor);
+            Arc::new(HostSet { weighted_health: set.weighted_health, ..new })
         };
         let hosts = Arc::new(PrioritySet {
             priorities: whole.priorities.iter().zip(lists).map(set).collect(),
@@ -295,6 +299,30 @@ impl SubsetBalancer {
         }
     }
 
+    /// `metadata_fallback_policy: FALLBACK_LIST`: what is asked for has a list of changes to itself, of which the first
+    /// that finds a host counts.
+    fn choose_from_list(&mut self, context: &LbContext<'_>, wanted: &Struct) -> Choice {
+        let Some(Kind::ListValue(list)) = wanted.fields.get(FALLBACK_LIST).and_then(|list| list.kind.as_ref()) else {
+            return self.choose_for(context, Some(wanted));
+        };
+        let mut plain = wanted.clone();
+        plain.fields.remove(FALLBACK_LIST);
+        if list.values.is_empty() {
+            return self.choose_for(context, Some(&plain));
+        }
+        for change in &list.values {
+            let mut changed = plain.clone();
+            if let Some(Kind::StructValue(change)) = &change.kind {
+                changed.fields.extend(change.fields.clone());
+            }
+            match self.choose_for(context, Some(&changed)) {
+                Choice::None => {}
+                choice => return choice,
+            }
+        }
+        Choice::None
+    }
+
     /// The cluster's own fallback.
     fn fall_back(&mut self, context: &LbContext<'_>) -> Choice {
         let config = self.index.config.clone();
@@ -325,7 +353,10 @@ impl SubsetBalancer {
 
 impl LoadBalancer for SubsetBalancer {
     fn choose_host(&mut self, context: &LbContext<'_>) -> Choice {
-        self.choose_for(context, context.metadata_match)
+        match context.metadata_match {
+            Some(wanted) if self.index.config.fallback_list => self.choose_from_list(context, wanted),
+            wanted => self.choose_for(context, wanted),
+        }
     }
 
     fn hosts_changed(&mut self, _: &Arc<PrioritySet>) {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nuncio_api::pb::envoy::config::cluster::v3 as pb;
 use nuncio_api::pb::envoy::extensions::load_balancing_policies::subset::v3::Subset;
 use nuncio_api::pb::envoy::extensions::load_balancing_policies::subset::v3::subset::{
-    LbSubsetFallbackPolicy, LbSubsetSelector, lb_subset_selector::LbSubsetSelectorFallbackPolicy,
+    LbSubsetFallbackPolicy, LbSubsetMetadataFallbackPolicy, LbSubsetSelector,
+    lb_subset_selector::LbSubsetSelectorFallbackPolicy,
 };
 use nuncio_api::pb::google::protobuf::Struct;
 use nuncio_api::prost::Message;
@@ -15,19 +16,16 @@ use nuncio_core::error::ConfigError;
 
 supports!(OLD = "envoy.config.cluster.v3.Cluster.LbSubsetConfig" {
     fallback_policy, default_subset, subset_selectors, locality_weight_aware, scale_locality_weight, panic_mode_any,
-    list_as_any
-} values {
-    metadata_fallback_policy: ["METADATA_NO_FALLBACK"],
+    list_as_any, metadata_fallback_policy
 });
 supports!(OLD_SELECTOR = "envoy.config.cluster.v3.Cluster.LbSubsetConfig.LbSubsetSelector" {
     keys, single_host_per_subset, fallback_policy, fallback_keys_subset
 });
 supports!(SUBSET = "envoy.extensions.load_balancing_policies.subset.v3.Subset" {
     fallback_policy, default_subset, subset_selectors, locality_weight_aware, scale_locality_weight, panic_mode_any,
-    list_as_any, subset_lb_policy
+    list_as_any, subset_lb_policy, metadata_fallback_policy
 } values {
     allow_redundant_keys: ["false"],
-    metadata_fallback_policy: ["METADATA_NO_FALLBACK"],
 });
 supports!(SELECTOR = "envoy.extensions.load_balancing_policies.subset.v3.Subset.LbSubsetSelector" {
     keys, single_host_per_subset, fallback_policy, fallback_keys_subset
@@ -48,6 +46,8 @@ pub struct SubsetConfig {
     pub panic_mode_any: bool,
     /// A list in a host's metadata stands for each of its values.
     pub list_as_any: bool,
+    /// What is asked for may bring a list of what to ask for instead.
+    pub fallback_list: bool,
 }
 
 /// Who takes a request that names no subset.
@@ -97,6 +97,7 @@ pub(super) fn from_proto(message: &Subset) -> Result<Arc<SubsetConfig>, ConfigEr
         scale_locality_weight: message.scale_locality_weight,
         panic_mode_any: message.panic_mode_any,
         list_as_any: message.list_as_any,
+        fallback_list: message.metadata_fallback_policy() == LbSubsetMetadataFallbackPolicy::FallbackList,
     }))
 }
 

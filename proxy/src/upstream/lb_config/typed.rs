@@ -1,9 +1,12 @@
 //! `load_balancing_policy`: the first extension of the list that is known.
 
+use std::sync::Arc;
+
 use nuncio_api::any::type_name;
 use nuncio_api::pb::envoy::config::cluster::v3 as pb;
 use nuncio_api::pb::envoy::extensions::load_balancing_policies::common::v3::{
     ConsistentHashingLbConfig, LocalityLbConfig, locality_lb_config::LocalityConfigSpecifier,
+    locality_lb_config::zone_aware_lb_config::LocalityBasis,
 };
 use nuncio_api::pb::envoy::extensions::load_balancing_policies::{
     least_request::v3::{LeastRequest, least_request::SelectionMethod},
@@ -19,7 +22,8 @@ use nuncio_api::support::Entry;
 use nuncio_api::{supports, unpack};
 use nuncio_core::error::ConfigError;
 
-use super::{Hashing, LbConfig, LbPolicy, Maglev, RingHash, slow_start, subset};
+use super::{Hashing, LbConfig, LbPolicy, Maglev, OwnHash, RingHash, ZoneConfig, rounded_percent, slow_start, subset};
+use crate::upstream::hash_policy::HashPolicy;
 
 supports!(POLICIES = "envoy.config.cluster.v3.LoadBalancingPolicy" { policies });
 supports!(POLICY = "envoy.config.cluster.v3.LoadBalancingPolicy.Policy" { typed_extension_config });
@@ -44,21 +48,18 @@ supports!(LOCALITY = "envoy.extensions.load_balancing_policies.common.v3.Localit
     zone_aware_lb_config, locality_weighted_lb_config
 });
 supports!(ZONE_AWARE = "envoy.extensions.load_balancing_policies.common.v3.LocalityLbConfig.ZoneAwareLbConfig" {
-    fail_traffic_on_panic
-} noop {
-    routing_enabled: "zones are not preferred",
-    min_cluster_size: "zones are not preferred",
-    force_local_zone: "zones are not preferred",
-    force_locality_direct_routing: "zones are not preferred",
-    locality_basis: "zones are not preferred",
+    fail_traffic_on_panic, routing_enabled, min_cluster_size, force_local_zone, force_locality_direct_routing,
+    locality_basis
 });
+supports!(FORCE_ZONE =
+    "envoy.extensions.load_balancing_policies.common.v3.LocalityLbConfig.ZoneAwareLbConfig.ForceLocalZone" { min_size });
 supports!(LOCALITY_WEIGHTED =
     "envoy.extensions.load_balancing_policies.common.v3.LocalityLbConfig.LocalityWeightedLbConfig" {});
 supports!(SLOW_START = "envoy.extensions.load_balancing_policies.common.v3.SlowStartConfig" {
     slow_start_window, aggression, min_weight_percent
 });
 supports!(HASHING = "envoy.extensions.load_balancing_policies.common.v3.ConsistentHashingLbConfig" {
-    use_hostname_for_hashing, hash_balance_factor
+    use_hostname_for_hashing, hash_balance_factor, hash_policy
 });
 
 /// What is honoured of the messages read here.
@@ -73,6 +74,7 @@ pub static SUPPORTED: &[&Entry] = &[
     &WRR_LOCALITY,
     &LOCALITY,
     &ZONE_AWARE,
+    &FORCE_ZONE,
     &LOCALITY_WEIGHTED,
     &SLOW_START,
     &HASHING,
@@ -117,7 +119,8 @@ fn from_any(cluster: &str, any: &Any, defaults: &LbConfig) -> Option<Result<LbCo
             let hashing = hashing(message.consistent_hashing_lb_config.as_ref());
             let policy = Maglev::policy(message.table_size.map(|v| v.value), hashing)?;
             let locality_weighted = message.locality_weighted_lb_config.is_some();
-            Ok(LbConfig { policy, locality_weighted, ..defaults.clone() })
+            let hash_policy = own_hash(message.consistent_hashing_lb_config.as_ref())?;
+            Ok(LbConfig { policy, locality_weighted, hash_policy, ..defaults.clone() })
         }),
         "subset.v3.Subset" => read(any, |message: Subset| {
             let subsets = subset::from_proto(&message)?;
@@ -172,7 +175,16 @@ fn ring_hash(message: &ring_pb::RingHash, defaults: &LbConfig) -> Result<LbConfi
     let (min, max) = (message.minimum_ring_size, message.maximum_ring_size);
     let policy = RingHash::policy(min.map(|v| v.value), max.map(|v| v.value), murmur, hashing)?;
     let locality_weighted = message.locality_weighted_lb_config.is_some();
-    Ok(LbConfig { policy, locality_weighted, ..defaults.clone() })
+    let hash_policy = own_hash(message.consistent_hashing_lb_config.as_ref())?;
+    Ok(LbConfig { policy, locality_weighted, hash_policy, ..defaults.clone() })
+}
+
+fn own_hash(message: Option<&ConsistentHashingLbConfig>) -> Result<Option<OwnHash>, ConfigError> {
+    let Some(rules) = message.map(|message| &message.hash_policy).filter(|rules| !rules.is_empty()) else {
+        return Ok(None);
+    };
+    let read = HashPolicy::from_proto(rules).map_err(|e| e.within("consistent_hashing_lb_config.hash_policy"))?;
+    Ok(Some(OwnHash(Arc::new(read))))
 }
 
 fn hashing(message: Option<&ConsistentHashingLbConfig>) -> Hashing {
@@ -185,7 +197,19 @@ fn hashing(message: Option<&ConsistentHashingLbConfig>) -> Hashing {
 fn with_locality(mut config: LbConfig, message: Option<&LocalityLbConfig>) -> LbConfig {
     match message.and_then(|message| message.locality_config_specifier.as_ref()) {
         Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(_)) => config.locality_weighted = true,
-        Some(LocalityConfigSpecifier::ZoneAwareLbConfig(zone)) => config.fail_on_panic = zone.fail_traffic_on_panic,
+        Some(LocalityConfigSpecifier::ZoneAwareLbConfig(zone)) => {
+            config.fail_on_panic = zone.fail_traffic_on_panic;
+            #[allow(deprecated)]
+            let forced = zone.force_locality_direct_routing.then_some(1);
+            let least = zone.force_local_zone.as_ref().map(|force| force.min_size.map_or(1, |size| size.value));
+            config.zone = ZoneConfig {
+                routing_enabled: rounded_percent(zone.routing_enabled.as_ref().map(|percent| percent.value)),
+                min_cluster_size: zone.min_cluster_size.map_or(6, |size| size.value),
+                force_local_zone: least.or(forced),
+                by_weight: zone.locality_basis() == LocalityBasis::HealthyHostsWeight,
+                local: None,
+            };
+        }
         None => {}
     }
     config

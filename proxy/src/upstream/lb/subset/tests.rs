@@ -49,6 +49,7 @@ fn config(fallback: Fallback, selectors: Vec<Selector>) -> SubsetConfig {
         scale_locality_weight: false,
         panic_mode_any: false,
         list_as_any: false,
+        fallback_list: false,
     }
 }
 
@@ -100,7 +101,10 @@ impl House {
 
     /// Which hosts get something of twelve requests for these labels.
     fn reached(&mut self, wanted: Option<&[(&str, &str)]>) -> Vec<u16> {
-        let wanted = wanted.map(labels_of);
+        self.reached_by(wanted.map(labels_of))
+    }
+
+    fn reached_by(&mut self, wanted: Option<Struct>) -> Vec<u16> {
         let context = LbContext { metadata_match: wanted.as_ref(), ..LbContext::default() };
         let one = |lb: &mut Box<dyn LoadBalancer>| match lb.choose_host(&context) {
             Choice::Host(host) => host.address().port(),
@@ -114,6 +118,27 @@ impl House {
 }
 
 const NOBODY: [u16; 0] = [];
+
+/// As Envoy's documentation of `metadata_fallback_policy` has it.
+#[test]
+fn what_is_asked_for_may_bring_a_list_of_what_to_ask_for_instead() {
+    let with_list = |changes: Vec<Struct>| {
+        let values = changes.into_iter().map(|one| Value { kind: Some(Kind::StructValue(one)) }).collect();
+        let mut wanted = labels_of(&[("stage", "prod"), ("v", "9")]);
+        wanted.fields.insert(FALLBACK_LIST.into(), Value { kind: Some(Kind::ListValue(ListValue { values })) });
+        Some(wanted)
+    };
+    let config = || config(Fallback::None, vec![selector(&["stage", "v"])]);
+    let mut house = House::new(SubsetConfig { fallback_list: true, ..config() }, hosts());
+    let changes = vec![labels_of(&[("v", "8")]), labels_of(&[("v", "2")]), labels_of(&[("v", "1")])];
+    assert_eq!(house.reached_by(with_list(changes.clone())), [2]);
+    assert_eq!(house.reached_by(with_list(vec![labels_of(&[("v", "1"), ("stage", "dev")])])), [3]);
+    assert_eq!(house.reached_by(with_list(vec![labels_of(&[("v", "8")])])), NOBODY);
+    assert_eq!(house.reached_by(with_list(Vec::new())), NOBODY);
+    assert_eq!(house.reached(Some(&[("stage", "prod"), ("v", "1")])), [1]);
+    // Without the policy the list is a label like any other.
+    assert_eq!(House::new(config(), hosts()).reached_by(with_list(changes)), NOBODY);
+}
 
 // What Envoy 1.40 did (lb_subset), if nothing else is said.
 

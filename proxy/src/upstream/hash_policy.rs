@@ -59,7 +59,7 @@ struct Cookie {
 }
 
 impl HashPolicy {
-    pub(super) fn from_proto(messages: &[HashPolicyProto]) -> Result<Self, ConfigError> {
+    pub fn from_proto(messages: &[HashPolicyProto]) -> Result<Self, ConfigError> {
         let mut rules = Vec::with_capacity(messages.len());
         for (i, message) in messages.iter().enumerate() {
             let at = |e: ConfigError| e.within(&format!("[{i}]"));
