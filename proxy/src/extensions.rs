@@ -49,6 +49,7 @@ fn support() -> Support {
         upstream::cluster::SUPPORTED,
         upstream::circuit_breaker::SUPPORTED,
         upstream::http_options::SUPPORTED,
+        upstream::dial::SUPPORTED,
         upstream::lb_config::SUPPORTED,
         upstream::original_dst::SUPPORTED,
         upstream::lb_config::SUPPORTED_POLICIES[0],

@@ -28,6 +28,9 @@ pub trait HttpConn {
     /// connection that must be dropped too.
     fn exchange<'c>(&'c mut self, call: HttpCall<'c>) -> LocalBoxFuture<'c, Result<HttpAnswer, DialFailure>>;
 
+    /// It is TLS.
+    fn is_secure(&self) -> bool;
+
     /// Asked when another exchange is due: the peer may have closed since the last.
     fn is_reusable(&mut self) -> bool;
 }

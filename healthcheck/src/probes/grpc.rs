@@ -8,7 +8,7 @@ use futures_util::future::LocalBoxFuture;
 use nuncio_api::pb::envoy::config::core::v3::health_check::GrpcHealthCheck;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::{Framing, HeaderMap, RequestHead, Version};
-use nuncio_core::upstream::{Host, HttpAnswer, HttpCall};
+use nuncio_core::upstream::{Host, HttpAnswer};
 use prost::Message;
 
 use super::kept::KeptConn;
@@ -131,9 +131,8 @@ impl GrpcProbe {
 impl Probe for GrpcProbe {
     fn check<'p>(&'p mut self, host: &'p Arc<Host>) -> LocalBoxFuture<'p, Answer> {
         Box::pin(async move {
-            let head = self.check.request(host, &self.cluster);
-            let call = HttpCall { head: &head, body: self.check.body.clone(), keep: MOST };
-            match self.conn.exchange(host, call).await {
+            let mut head = self.check.request(host, &self.cluster);
+            match self.conn.exchange(host, &mut head, &self.check.body, MOST).await {
                 Ok(answer) => judge(&answer),
                 Err(failure) => failure.into(),
             }

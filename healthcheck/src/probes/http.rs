@@ -10,7 +10,7 @@ use nuncio_api::pb::envoy::r#type::v3::{CodecClientType, Int64Range};
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::{Framing, HeaderMap, RequestHead, Version};
 use nuncio_core::matcher::StringMatcher;
-use nuncio_core::upstream::{Host, HttpAnswer, HttpCall};
+use nuncio_core::upstream::{Host, HttpAnswer};
 
 use super::kept::KeptConn;
 use crate::judge::FailureType;
@@ -180,10 +180,9 @@ impl HttpProbe {
 impl Probe for HttpProbe {
     fn check<'p>(&'p mut self, host: &'p Arc<Host>) -> LocalBoxFuture<'p, Answer> {
         Box::pin(async move {
-            let head = self.check.request(host, &self.context.cluster);
+            let mut head = self.check.request(host, &self.context.cluster);
             let keep = if self.check.receive.is_empty() { 0 } else { self.check.keep };
-            let call = HttpCall { head: &head, body: self.check.send.clone(), keep };
-            match self.conn.exchange(host, call).await {
+            match self.conn.exchange(host, &mut head, &self.check.send, keep).await {
                 Ok(answer) => {
                     let verifies = self.context.is_enabled("health_check.verify_cluster", 100);
                     self.check.judge(&answer, verifies)

@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
-use nuncio_core::http::Version;
+use bytes::Bytes;
+use nuncio_core::http::{RequestHead, Version};
 use nuncio_core::upstream::{DialFailure, Host, HttpAnswer, HttpCall, HttpConn};
 
 use crate::probe::ProbeContext;
+
+fn scheme(conn: &dyn HttpConn) -> &'static str {
+    if conn.is_secure() { "https" } else { "http" }
+}
 
 pub struct KeptConn {
     context: ProbeContext,
@@ -21,17 +26,25 @@ impl KeptConn {
 
     /// One exchange. A kept connection that turns out to have been closed is replaced once: that says nothing of the
     /// host, which may close what lies idle.
-    pub async fn exchange(&mut self, host: &Arc<Host>, call: HttpCall<'_>) -> Result<HttpAnswer, DialFailure> {
+    pub async fn exchange(
+        &mut self,
+        host: &Arc<Host>,
+        head: &mut RequestHead,
+        body: &Bytes,
+        keep: usize,
+    ) -> Result<HttpAnswer, DialFailure> {
         if let Some(mut conn) = self.conn.take()
             && conn.is_reusable()
         {
-            match conn.exchange(call.clone()).await {
+            head.headers.set(":scheme", scheme(&*conn));
+            match conn.exchange(HttpCall { head, body: body.clone(), keep }).await {
                 Err(DialFailure::Closed { answered: false }) => {}
                 other => return self.keep(conn, other),
             }
         }
         let mut conn = self.context.dialer.http(host, self.version).await?;
-        let answer = conn.exchange(call).await;
+        head.headers.set(":scheme", scheme(&*conn));
+        let answer = conn.exchange(HttpCall { head, body: body.clone(), keep }).await;
         self.keep(conn, answer)
     }
 

@@ -76,6 +76,8 @@ pub struct ServerWanted {
     pub subject_names: Vec<Box<str>>,
     /// Whose connection it is, if the server is told.
     pub client: Option<Arc<ProxyProtocolData>>,
+    /// The protocols to offer, whatever the context has.
+    pub alpn: Vec<Box<str>>,
 }
 
 impl ServerWanted {
@@ -157,7 +159,9 @@ impl UpstreamTls {
         }
         let config =
             if expected.is_empty() { context.config.clone() } else { connectors.config(&context, &expected)? };
-        let alpn: Vec<Vec<u8>> = if context.parameters.alpn.is_empty() {
+        let alpn: Vec<Vec<u8>> = if !wanted.alpn.is_empty() {
+            wanted.alpn.iter().map(|name| name.as_bytes().to_vec()).collect()
+        } else if context.parameters.alpn.is_empty() {
             fallback.iter().map(|name| name.as_bytes().to_vec()).collect()
         } else {
             context.parameters.alpn.clone()

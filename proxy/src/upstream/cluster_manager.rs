@@ -346,7 +346,7 @@ impl ClusterManager {
         };
         let now = self.0.context.clock.now();
         let told = Told { bytes, version, at: now };
-        let wellness = Wellness::new(plan);
+        let wellness = Wellness::new(plan, message);
         Ok(Box::new(Cluster::new(id, Arc::new(config), told, source, wellness, &mut self.0.store.borrow_mut())))
     }
 

@@ -7,11 +7,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
+use nuncio_api::pb::envoy::config::cluster::v3 as pb;
+use nuncio_api::pb::google::protobuf::Struct;
+use nuncio_api::support::Entry;
+use nuncio_api::supports;
 use nuncio_core::http::{ResponseHead, Version};
 use nuncio_core::net::{Connect, Io};
 use nuncio_core::random::Rng;
+use nuncio_core::stats::{ScopeId, WorkerStats};
 use nuncio_core::upstream::{DialFailure, Host, HostDialer, HttpAnswer, HttpCall, HttpConn};
 
 use super::cluster::ClusterConfig;
@@ -19,8 +23,14 @@ use super::pool::describe;
 use crate::codec::http1::{self, UpstreamError};
 use crate::codec::http2::{self, ClientStream, OpenError, StreamError};
 use crate::codec::{Body, Buffers};
-use crate::tls::ServerWanted;
 use crate::tls::upstream::Connectors;
+use crate::tls::{ServerWanted, TlsCounts};
+
+supports!(CHECK = "envoy.config.core.v3.HealthCheck" { tls_options, transport_socket_match_criteria });
+supports!(TLS_OPTIONS = "envoy.config.core.v3.HealthCheck.TlsOptions" { alpn_protocols });
+
+/// What is honoured of the messages read here.
+pub static SUPPORTED: &[&Entry] = &[&CHECK, &TLS_OPTIONS];
 
 /// What connections are made with on this thread.
 #[derive(Clone)]
@@ -30,40 +40,86 @@ pub struct DialContext {
     pub rng: Rng,
 }
 
+/// What checks ask of TLS other than requests do.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CheckTls {
+    alpn: Vec<Box<str>>,
+    criteria: Option<Struct>,
+}
+
+impl CheckTls {
+    /// The first check's, which is the only one.
+    pub fn from_cluster(message: &pb::Cluster) -> Self {
+        let Some(check) = message.health_checks.first() else { return Self::default() };
+        let alpn = check.tls_options.iter().flat_map(|options| &options.alpn_protocols);
+        Self {
+            alpn: alpn.map(|name| name.as_str().into()).collect(),
+            criteria: check.transport_socket_match_criteria.clone(),
+        }
+    }
+}
+
 /// One cluster's.
 pub struct Dialer {
     context: DialContext,
     config: Arc<ClusterConfig>,
-    connectors: Rc<Connectors>,
+    tls: Rc<TlsPart>,
+}
+
+/// What handshakes need.
+struct TlsPart {
+    check: CheckTls,
+    connectors: Connectors,
+    counts: TlsCounts,
 }
 
 impl Dialer {
-    pub fn new(context: DialContext, config: Arc<ClusterConfig>) -> Self {
-        Self { context, config, connectors: Rc::default() }
+    /// `stats` and `scope`: where the cluster counts on this thread.
+    pub fn new(
+        context: DialContext,
+        config: Arc<ClusterConfig>,
+        check: CheckTls,
+        (stats, scope): (&Rc<WorkerStats>, ScopeId),
+    ) -> Self {
+        let tls = TlsPart { check, connectors: Connectors::default(), counts: TlsCounts::new(stats, scope) };
+        Self { context, config, tls: Rc::new(tls) }
     }
 
-    /// The bytes of a connection, once the cluster's transport socket has made them; `alpn` is offered where its TLS
-    /// context names no protocols.
-    fn io(&self, host: &Arc<Host>, alpn: &'static [&'static str]) -> LocalBoxFuture<'static, Result<Io, DialFailure>> {
+    /// The bytes of a connection, once the cluster's transport socket has made them; and whether it is TLS.
+    fn io(
+        &self,
+        host: &Arc<Host>,
+        alpn: &'static [&'static str],
+    ) -> LocalBoxFuture<'static, Result<(Io, bool), DialFailure>> {
         let address = host.spec().health_check_address.clone().unwrap_or_else(|| host.current_address());
         let attempt = self.context.connect.connect(&address, self.config.connect_options());
-        let socket =
-            attempt.map(|made| made.map(|connected| connected.io).map_err(|e| DialFailure::Connect(describe(&e))));
-        let Some(tls) = self.config.transport().and_then(|sockets| sockets.for_host(host)).cloned() else {
-            return socket.boxed_local();
-        };
-        let (connectors, buffers, host) = (self.connectors.clone(), self.context.buffers.clone(), host.clone());
+        let sockets = self.config.transport();
+        let socket = sockets.and_then(|sockets| match &self.tls.check.criteria {
+            Some(criteria) => sockets.for_criteria(criteria),
+            None => sockets.for_host(host),
+        });
+        let (socket, tls) = (socket.cloned(), self.tls.clone());
+        let (host, buffers) = (host.clone(), self.context.buffers.clone());
         Box::pin(async move {
-            let nothing = ServerWanted::default();
-            let secured = tls.connect(socket.await?, (&nothing, host.hostname(), alpn), &connectors, &buffers).await;
-            secured.map(|secured| secured.io).map_err(|failure| DialFailure::Connect(failure.to_string()))
+            let connected = attempt.await.map_err(|e| DialFailure::Connect(describe(&e)))?;
+            let Some(socket) = socket else { return Ok((connected.io, false)) };
+            let wanted = ServerWanted { alpn: tls.check.alpn.clone(), ..ServerWanted::default() };
+            let asked = (&wanted, host.hostname(), alpn);
+            let secured = socket.connect(connected.io, asked, &tls.connectors, &buffers).await.map_err(|failure| {
+                tls.counts.failed(&failure);
+                let text = if failure.text.is_empty() { "closed within the handshake" } else { &failure.text };
+                DialFailure::Connect(text.to_owned())
+            })?;
+            tls.counts.handshake(&secured);
+            Ok((secured.io, true))
         })
     }
 }
 
 impl HostDialer for Dialer {
     fn tcp(&self, host: &Arc<Host>) -> LocalBoxFuture<'static, Result<Io, DialFailure>> {
-        self.io(host, &[])
+        let io = self.io(host, &[]);
+        Box::pin(async move { Ok(io.await?.0) })
     }
 
     fn http(
@@ -74,18 +130,18 @@ impl HostDialer for Dialer {
         let alpn: &[&str] = if version == Version::Http2 { &["h2"] } else { &["http/1.1"] };
         let (io, context, config) = (self.io(host, alpn), self.context.clone(), self.config.clone());
         Box::pin(async move {
-            let io = io.await?;
+            let (io, secure) = io.await?;
             let buffers = context.buffers;
             if version != Version::Http2 {
                 let conn = http1::ClientConn::new(io, Rc::new(config.http.client_options()));
-                return Ok(Box::new(Http1Conn { conn, buffers }) as Box<dyn HttpConn>);
+                return Ok(Box::new(Http1Conn { conn, buffers, secure }) as Box<dyn HttpConn>);
             }
             let options = Rc::new(config.http.http2_client_options(config.info.per_connection_buffer_limit));
             let made = http2::ClientConn::new(io, options, buffers, &context.rng);
             let (conn, driver) = made.ok_or(DialFailure::Protocol("no HTTP/2 connection"))?;
             // It ends with the connection.
             tokio::task::spawn_local(driver);
-            Ok(Box::new(Http2Conn { conn }) as Box<dyn HttpConn>)
+            Ok(Box::new(Http2Conn { conn, secure }) as Box<dyn HttpConn>)
         })
     }
 }
@@ -95,6 +151,7 @@ impl HostDialer for Dialer {
 struct Http1Conn {
     conn: http1::ClientConn,
     buffers: Rc<Buffers>,
+    secure: bool,
 }
 
 impl HttpConn for Http1Conn {
@@ -122,6 +179,10 @@ impl HttpConn for Http1Conn {
             conn.release(buffers);
             Ok(answer)
         })
+    }
+
+    fn is_secure(&self) -> bool {
+        self.secure
     }
 
     fn is_reusable(&mut self) -> bool {
@@ -190,6 +251,7 @@ fn take(body: Body<'_>, keep: usize, answer: &mut HttpAnswer) -> bool {
 
 struct Http2Conn {
     conn: http2::ClientConn,
+    secure: bool,
 }
 
 impl HttpConn for Http2Conn {
@@ -213,6 +275,10 @@ impl HttpConn for Http2Conn {
             .await?;
             Ok(answer)
         })
+    }
+
+    fn is_secure(&self) -> bool {
+        self.secure
     }
 
     fn is_reusable(&mut self) -> bool {

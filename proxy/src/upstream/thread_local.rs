@@ -525,6 +525,7 @@ impl ThreadLocalCluster {
             server_name: (options.auto_sni && !is_address).then(|| host.into()),
             subject_names: if options.auto_san_validation { vec![host.into()] } else { Vec::new() },
             client: None,
+            alpn: Vec::new(),
         }
     }
 

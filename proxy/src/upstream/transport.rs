@@ -100,8 +100,15 @@ impl TransportSockets {
         if self.matches.is_empty() {
             return &self.default;
         }
-        let metadata = host.metadata();
-        let own = metadata.0.get(NAMESPACE);
+        self.that_fits(host.metadata().0.get(NAMESPACE))
+    }
+
+    /// For whoever names the criteria instead of the host (`transport_socket_match_criteria`).
+    pub(super) fn for_criteria(&self, criteria: &Struct) -> Option<&Arc<UpstreamTls>> {
+        self.that_fits(Some(criteria)).tls.as_ref()
+    }
+
+    fn that_fits(&self, own: Option<&Struct>) -> &Socket {
         let fits = |one: &&SocketMatch| {
             one.criteria.fields.iter().all(|(key, value)| own.and_then(|own| own.fields.get(key)) == Some(value))
         };

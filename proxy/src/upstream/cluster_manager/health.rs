@@ -30,7 +30,7 @@ use super::history::{Decision, Transition};
 use super::{ClusterManager, Inner, Warming};
 use crate::format::header_mutation::{HeaderMutations, MutationValues};
 use crate::upstream::cluster::ClusterConfig;
-use crate::upstream::dial::{DialContext, Dialer};
+use crate::upstream::dial::{CheckTls, DialContext, Dialer};
 use crate::upstream::http_options::UpstreamProtocol;
 use crate::upstream::membership::Applied;
 use crate::upstream::snapshot::{ClusterSnapshot, ClusterUpdate};
@@ -46,6 +46,7 @@ pub(super) struct Probing {
 pub(super) struct Wellness {
     /// Until it starts.
     plan: Option<HealthPlan>,
+    tls: CheckTls,
     running: Option<ClusterHealth>,
     /// Active checks count in the table of discovery and health.
     pub(super) checked: bool,
@@ -107,9 +108,10 @@ pub(super) fn plan(
 // === impl Wellness ===
 
 impl Wellness {
-    pub(super) fn new(plan: Option<HealthPlan>) -> Option<Box<Self>> {
+    pub(super) fn new(plan: Option<HealthPlan>, message: &pb::Cluster) -> Option<Box<Self>> {
         let checked = plan.as_ref().is_some_and(HealthPlan::is_checked);
-        plan.map(|plan| Box::new(Self { checked, plan: Some(plan), ..Self::default() }))
+        let tls = CheckTls::from_cluster(message);
+        plan.map(|plan| Box::new(Self { checked, plan: Some(plan), tls, ..Self::default() }))
     }
 
     pub(super) fn plan(&self) -> Option<&HealthPlan> {
@@ -224,8 +226,11 @@ impl Inner {
         let reports = Reports { manager: Rc::downgrade(self), name: name.clone(), id };
         let stats = self.store.borrow().main().clone();
         self.with(name, id, |cluster| {
-            let Some(plan) = cluster.wellness.as_mut().and_then(|wellness| wellness.plan.take()) else { return };
-            let dialer: Rc<dyn HostDialer> = Rc::new(Dialer::new(probing.dial.clone(), cluster.config().clone()));
+            let wellness = cluster.wellness.as_mut();
+            let begun = wellness.and_then(|wellness| Some((wellness.plan.take()?, std::mem::take(&mut wellness.tls))));
+            let Some((plan, tls)) = begun else { return };
+            let (config, scope) = (cluster.config().clone(), cluster.snapshot.scope);
+            let dialer: Rc<dyn HostDialer> = Rc::new(Dialer::new(probing.dial.clone(), config, tls, (&stats, scope)));
             let running = ClusterHealth::start(
                 plan,
                 HealthContext {

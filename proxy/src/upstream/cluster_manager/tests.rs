@@ -1,3 +1,5 @@
+mod health;
+
 use super::super::thread_local::{ClusterContext, Clusters};
 use super::*;
 use futures_util::future::LocalBoxFuture;
