@@ -4,11 +4,14 @@
 //! - [`net`]: a network in memory, with addresses, delays and accidents
 //! - [`http1`]: a scripted client and scripted upstreams that speak HTTP/1.1
 //! - [`http2`]: HTTP/2 frame by frame, over any stream
+//! - [`certificates`]: an authority and what it issues · [`tls`]: a client over real sockets
 //!
 //! All else belongs to one thread and runs on tokio's clock: a test that uses it is
 //! `#[tokio::test(flavor = "local", start_paused = true)]` and never touches a real socket.
 
+pub mod certificates;
 pub mod dns;
 pub mod http1;
 pub mod http2;
 pub mod net;
+pub mod tls;

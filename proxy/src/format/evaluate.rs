@@ -640,7 +640,12 @@ impl Text {
     fn append_ending(self, context: &Context<'_>, out: &mut Vec<u8>) -> Kind {
         let Some(connection) = context.connection else { return Kind::Missing };
         match self {
-            Self::DownstreamFailure => nonempty(out, connection.transport_failure.borrow().as_deref()),
+            Self::DownstreamFailure => {
+                let start = out.len();
+                let kind = nonempty(out, connection.transport_failure.borrow().as_deref());
+                underscores(&mut out[start..]);
+                kind
+            }
             Self::TerminationDetails => nonempty(out, connection.termination_details.borrow().as_deref()),
             _ => {
                 let reason = connection.local_close_reason.borrow();

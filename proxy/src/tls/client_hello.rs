@@ -25,6 +25,8 @@ const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
+/// A record in clear text is at most so long.
+const RECORD: usize = 16 * 1024;
 /// A longer message is refused by the library as well.
 pub(super) const LIMIT: usize = 64 * 1024;
 
@@ -47,7 +49,7 @@ pub fn read(bytes: &[u8]) -> Reading {
             return if wrong { Reading::Other } else { Reading::Incomplete };
         };
         let len = usize::from(*hi) << 8 | usize::from(*lo);
-        if *kind != HANDSHAKE || *major != 3 || len == 0 {
+        if *kind != HANDSHAKE || *major != 3 || len == 0 || len > RECORD {
             return Reading::Other;
         }
         let Some((fragment, after)) = body.split_at_checked(len) else { return Reading::Incomplete };

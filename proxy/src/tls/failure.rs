@@ -15,6 +15,8 @@ const SSL: u32 = 16 << 24;
 /// Reasons for alerts of the peer follow this.
 const ALERTS: u32 = 1000;
 
+const NO_CERTIFICATE: &str = "PEER_DID_NOT_RETURN_A_CERTIFICATE:peer did not provide required client certificate";
+
 /// A failed handshake or connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFailure {
@@ -51,9 +53,7 @@ impl TlsFailure {
     /// `refusal`: what our verifier said, if it did; `first` are the first bytes of the peer.
     pub(super) fn new(error: &Error, refusal: Option<&Refusal>, first: &[u8]) -> Self {
         let (cause, reason, name) = match error {
-            Error::NoCertificatesPresented => {
-                (TlsCause::NoCertificate, 192, "PEER_DID_NOT_RETURN_A_CERTIFICATE".to_owned())
-            }
+            Error::NoCertificatesPresented => (TlsCause::NoCertificate, 192, NO_CERTIFICATE.to_owned()),
             Error::InvalidCertificate(why) => {
                 let (kind, text) = match refusal {
                     Some(refusal) => (refusal.kind, refusal.text.clone()),
@@ -99,6 +99,8 @@ fn incompatible(why: &PeerIncompatible) -> (u32, String) {
         P::ServerDoesNotSupportTls12Or13
         | P::ServerTlsVersionIsDisabledByOurConfig
         | P::SupportedVersionsExtensionRequired
+        // Before 1.2 there was no such extension, and the library looks for it first.
+        | P::SignatureAlgorithmsExtensionRequired
         | P::Tls12NotOffered
         | P::Tls12NotOfferedOrEnabled => (240, "UNSUPPORTED_PROTOCOL"),
         P::NoCipherSuitesInCommon => (184, "NO_SHARED_CIPHER"),
@@ -116,8 +118,8 @@ fn incompatible(why: &PeerIncompatible) -> (u32, String) {
 fn unreadable(why: &InvalidMessage, first: &[u8]) -> (u32, String) {
     let http = [&b"GET "[..], b"POST ", b"HEAD ", b"PUT "].iter().any(|method| first.starts_with(method));
     let (reason, name) = match why {
-        _ if http => (155, "HTTP_REQUEST"),
-        _ if first.starts_with(b"CONNE") => (156, "HTTPS_PROXY_REQUEST"),
+        _ if http => (156, "HTTP_REQUEST"),
+        _ if first.starts_with(b"CONNE") => (155, "HTTPS_PROXY_REQUEST"),
         InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion => (247, "WRONG_VERSION_NUMBER"),
         InvalidMessage::MessageTooLarge => (136, "DATA_LENGTH_TOO_LONG"),
         InvalidMessage::HandshakePayloadTooLarge => (150, "EXCESSIVE_MESSAGE_SIZE"),

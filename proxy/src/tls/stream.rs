@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker, ready};
 use nuncio_core::net::{Io, Stream};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
-use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus};
 use rustls::{CommonState, Error};
 
 use super::failure::TlsFailure;
@@ -176,6 +176,10 @@ impl<S: Session> TlsStream<S> {
     /// Gives `input` to the library until it wants more. Says how much of it is done with, and how much plain text is
     /// in `to`; what it has to say itself is in `outgoing`, and a failure in `failed`.
     fn advance(&mut self, input: &mut [u8], to: &mut [u8]) -> (usize, usize) {
+        if self.failed.is_some() {
+            // The library must not be shown anything after that.
+            return (input.len(), 0);
+        }
         let mut at = 0;
         let mut sink = Sink { to, filled: 0, rest: &mut self.plain, buffers: &self.buffers };
         loop {
@@ -193,17 +197,7 @@ impl<S: Session> TlsStream<S> {
                         }
                     }
                 }
-                Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                    if self.outgoing.capacity() == 0 {
-                        self.outgoing = self.buffers.take();
-                    }
-                    let start = self.outgoing.len();
-                    if let Err(EncodeError::InsufficientSize(size)) = data.encode(&mut []) {
-                        self.outgoing.resize(start + size.required_size, 0);
-                        let written = data.encode(&mut self.outgoing[start..]).unwrap_or(0);
-                        self.outgoing.truncate(start + written);
-                    }
-                }
+                Ok(ConnectionState::EncodeTlsData(data)) => encode(data, &mut self.outgoing, &self.buffers),
                 // It is in `outgoing`, before whatever is written later.
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(ConnectionState::PeerClosed) => self.ended = true,
@@ -214,13 +208,32 @@ impl<S: Session> TlsStream<S> {
                 }
                 // Early data is never offered.
                 Ok(_) => more = false,
-                // The library says it again until its alert is taken.
-                Err(error) => more = self.failed.replace(error).is_none(),
+                Err(error) => {
+                    self.failed = Some(error);
+                    (discard, more) = (input.len() - at, false);
+                }
             }
             at += discard;
             if !more {
-                witness::take(&mut self.witness);
-                return (at, sink.filled);
+                break;
+            }
+        }
+        let filled = sink.filled;
+        if self.failed.is_some() {
+            self.take_alert();
+        }
+        witness::take(&mut self.witness);
+        (at, filled)
+    }
+
+    /// What the library wants to say about a failure. It must not read anything more: as long as it has something to
+    /// say it does not.
+    fn take_alert(&mut self) {
+        while self.session.state().wants_write() {
+            match self.session.process(&mut []).state {
+                Ok(ConnectionState::EncodeTlsData(data)) => encode(data, &mut self.outgoing, &self.buffers),
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => while traffic.next_record().is_some() {},
+                _ => return,
             }
         }
     }
@@ -378,6 +391,19 @@ impl<S: Session> TlsStream<S> {
             self.outgoing = self.buffers.take();
         }
         self.outgoing.extend_from_slice(records);
+    }
+}
+
+/// Records of the library's own, behind what waits already.
+fn encode<D>(mut data: EncodeTlsData<'_, D>, to: &mut Vec<u8>, buffers: &Buffers) {
+    if to.capacity() == 0 {
+        *to = buffers.take();
+    }
+    let start = to.len();
+    if let Err(EncodeError::InsufficientSize(size)) = data.encode(&mut []) {
+        to.resize(start + size.required_size, 0);
+        let written = data.encode(&mut to[start..]).unwrap_or(0);
+        to.truncate(start + written);
     }
 }
 

@@ -453,9 +453,11 @@ fn explain(
     match error {
         Error::CertExpired { .. } => (first_outside(), "certificate has expired"),
         Error::CertNotValidYet { .. } => (first_outside(), "certificate is not yet valid"),
-        Error::CertRevoked => (0, "certificate revoked"),
-        Error::UnknownRevocationStatus => (0, "unable to get certificate CRL"),
-        Error::CrlExpired { .. } => (0, "CRL has expired"),
+        Error::CertRevoked => (0, "certificate revocation check against provided CRLs failed: certificate revoked"),
+        Error::UnknownRevocationStatus => {
+            (0, "certificate revocation check against provided CRLs failed: unable to get certificate CRL")
+        }
+        Error::CrlExpired { .. } => (0, "certificate revocation check against provided CRLs failed: CRL has expired"),
         Error::UnknownIssuer => unknown_issuer(&chain),
         Error::InvalidSignatureForPublicKey => (0, "certificate signature failure"),
         Error::RequiredEkuNotFoundContext(_) => (0, "unsupported certificate purpose"),

@@ -14,3 +14,4 @@ mod mistakes;
 mod running;
 mod sds;
 mod tcp_proxy;
+mod tls;

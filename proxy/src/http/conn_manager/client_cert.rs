@@ -17,7 +17,7 @@ const XFCC: &str = "x-forwarded-client-cert";
 /// `forward_client_cert_details` and what is said of the current client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClientCertPolicy {
-    forward: Forward,
+    forward: Mode,
     subject: bool,
     cert: bool,
     chain: bool,
@@ -26,7 +26,7 @@ pub struct ClientCertPolicy {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Forward {
+enum Mode {
     /// Nobody's claim passes.
     #[default]
     Sanitize,
@@ -40,11 +40,11 @@ enum Forward {
 impl ClientCertPolicy {
     pub fn from_proto(forward: ForwardClientCertDetails, details: Option<&SetCurrentClientCertDetails>) -> Self {
         let forward = match forward {
-            ForwardClientCertDetails::Sanitize => Forward::Sanitize,
-            ForwardClientCertDetails::ForwardOnly => Forward::ForwardOnly,
-            ForwardClientCertDetails::AppendForward => Forward::AppendForward,
-            ForwardClientCertDetails::SanitizeSet => Forward::SanitizeSet,
-            ForwardClientCertDetails::AlwaysForwardOnly => Forward::AlwaysForwardOnly,
+            ForwardClientCertDetails::Sanitize => Mode::Sanitize,
+            ForwardClientCertDetails::ForwardOnly => Mode::ForwardOnly,
+            ForwardClientCertDetails::AppendForward => Mode::AppendForward,
+            ForwardClientCertDetails::SanitizeSet => Mode::SanitizeSet,
+            ForwardClientCertDetails::AlwaysForwardOnly => Mode::AlwaysForwardOnly,
         };
         let Some(details) = details else { return Self { forward, ..Self::default() } };
         Self {
@@ -62,14 +62,14 @@ impl ClientCertPolicy {
         let tls = connection.tls.as_ref();
         let peer = tls.and_then(|tls| tls.peer.as_deref());
         match (self.forward, peer) {
-            (Forward::AlwaysForwardOnly, _) | (Forward::ForwardOnly, Some(_)) => join(headers),
-            (Forward::Sanitize, _) | (_, None) => {
+            (Mode::AlwaysForwardOnly, _) | (Mode::ForwardOnly, Some(_)) => join(headers),
+            (Mode::Sanitize, _) | (_, None) => {
                 headers.remove(XFCC);
             }
             (forward, Some(peer)) => {
                 let local = tls.and_then(|tls| tls.local.as_deref());
                 let element = self.element(peer, local);
-                if forward == Forward::SanitizeSet {
+                if forward == Mode::SanitizeSet {
                     headers.set(XFCC, element);
                 } else {
                     join(headers);
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    fn apply(forward: Forward, peer: Option<PeerCertificate>, lines: &[&str]) -> Option<String> {
+    fn apply(forward: Mode, peer: Option<PeerCertificate>, lines: &[&str]) -> Option<String> {
         let policy = ClientCertPolicy { forward, subject: true, uri: true, dns: true, ..Default::default() };
         let mut headers = HeaderMap::new();
         lines.iter().for_each(|line| headers.append(XFCC, line));
@@ -180,22 +180,22 @@ mod tests {
     #[test]
     fn modes_are_those_of_envoy() {
         let own = "Hash=ab;Subject=\"CN=client,O=Oracle\";URI=spiffe://a;DNS=client.test";
-        assert_eq!(apply(Forward::Sanitize, Some(peer()), &["Hash=1"]), None);
-        assert_eq!(apply(Forward::ForwardOnly, None, &["Hash=1"]), None);
-        assert_eq!(apply(Forward::ForwardOnly, Some(peer()), &["Hash=1", "Hash=2"]).unwrap(), "Hash=1,Hash=2");
-        assert_eq!(apply(Forward::AlwaysForwardOnly, None, &["Hash=1", "Hash=2"]).unwrap(), "Hash=1,Hash=2");
-        assert_eq!(apply(Forward::SanitizeSet, Some(peer()), &["Hash=1"]).unwrap(), own);
+        assert_eq!(apply(Mode::Sanitize, Some(peer()), &["Hash=1"]), None);
+        assert_eq!(apply(Mode::ForwardOnly, None, &["Hash=1"]), None);
+        assert_eq!(apply(Mode::ForwardOnly, Some(peer()), &["Hash=1", "Hash=2"]).unwrap(), "Hash=1,Hash=2");
+        assert_eq!(apply(Mode::AlwaysForwardOnly, None, &["Hash=1", "Hash=2"]).unwrap(), "Hash=1,Hash=2");
+        assert_eq!(apply(Mode::SanitizeSet, Some(peer()), &["Hash=1"]).unwrap(), own);
         assert_eq!(
-            apply(Forward::AppendForward, Some(peer()), &["Hash=1", "Hash=2"]),
+            apply(Mode::AppendForward, Some(peer()), &["Hash=1", "Hash=2"]),
             Some(format!("Hash=1,Hash=2,{own}"))
         );
-        assert_eq!(apply(Forward::AppendForward, None, &["Hash=1"]), None);
+        assert_eq!(apply(Mode::AppendForward, None, &["Hash=1"]), None);
     }
 
     #[test]
     fn a_name_cannot_end_its_element() {
         let evil = PeerCertificate { uri_sans: vec!["spiffe://a,Hash=0;URI=\"b".into()], ..peer() };
-        let said = apply(Forward::SanitizeSet, Some(evil), &[]).unwrap();
+        let said = apply(Mode::SanitizeSet, Some(evil), &[]).unwrap();
         assert!(said.contains(r#";URI="spiffe://a,Hash=0;URI=\"b";DNS="#), "{said}");
     }
 }
