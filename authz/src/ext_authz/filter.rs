@@ -181,6 +181,8 @@ impl Request {
         }
         if settings.clear_route_cache && changes.touch_request() {
             stream.clear_route();
+        } else if hardening::holds_the_route(&*shared.worker.runtime) {
+            stream.state().route_decided.set(true);
         }
         *self.response.borrow_mut() = changes.response;
         Step::CONTINUE

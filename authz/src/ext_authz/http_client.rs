@@ -18,7 +18,7 @@ use nuncio_api::supports;
 use nuncio_core::access_log::{LogContext, TextFormat};
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::{FactoryContext, WorkerContext};
-use nuncio_core::http::{HeaderMap, RequestHead};
+use nuncio_core::http::{Framing, HeaderMap, RequestHead};
 use nuncio_core::matcher::StringMatcher;
 use nuncio_core::time::duration;
 use nuncio_core::upstream::retries::{self, Retries};
@@ -139,7 +139,8 @@ impl HttpService {
     fn request(&self, request: CheckRequest, told: &LogContext<'_>) -> AsyncRequest {
         let http = request.attributes.and_then(|a| a.request).and_then(|r| r.http).unwrap_or_default();
         let body = if http.raw_body.is_empty() { http.body.into_bytes() } else { http.raw_body };
-        let mut head = RequestHead::default();
+        // Also for GET, as Envoy has it.
+        let mut head = RequestHead { framing: Framing::Length(0), ..RequestHead::default() };
         let headers = &mut head.headers;
         headers.append(":scheme", "http");
         let mut add = |name: &str, value: &[u8]| match name {
@@ -151,9 +152,6 @@ impl HttpService {
         http.headers.iter().for_each(|(name, value)| add(name, value.as_bytes()));
         for HeaderValue { key, value, raw_value } in http.header_map.map(|map| map.headers).unwrap_or_default() {
             add(&key, if value.is_empty() { &raw_value } else { value.as_bytes() });
-        }
-        if body.is_empty() {
-            headers.set("content-length", "0");
         }
         let mut value = Vec::new();
         for (name, format) in &self.headers_to_add {

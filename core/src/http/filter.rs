@@ -212,6 +212,9 @@ pub struct StreamState {
     pub route: RefCell<Option<Arc<dyn RouteView>>>,
     /// A filter asked for the route to be matched again before the next filter runs.
     pub route_cleared: Cell<bool>,
+    /// A filter decided about this route, and wants no other: if the route is matched again and differs, the request is
+    /// refused.
+    pub route_decided: Cell<bool>,
     /// Send to this host (its address) if the cluster has it, whatever the balancer says.
     pub upstream_override: RefCell<Option<Arc<str>>>,
     /// The upstream saw this body limit instead of the connection's: `per_request_buffer_limit_bytes`.
@@ -233,6 +236,7 @@ impl StreamControl {
             connection: RefCell::default(),
             route: RefCell::default(),
             route_cleared: Cell::new(false),
+            route_decided: Cell::new(false),
             upstream_override: RefCell::default(),
             buffer_limit: Cell::new(u64::MAX),
             is_upgrade: Cell::new(false),

@@ -343,7 +343,6 @@ async fn an_http_service_is_asked_by_the_request_itself() {
         ":path: /pre/p?q=1",
         ":scheme: http",
         "authorization: z",
-        "content-length: 0",
         "x-a: 1,2",
         "x-add: 1",
         "x-app-0: orig",

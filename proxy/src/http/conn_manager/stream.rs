@@ -6,6 +6,7 @@
 //! the other waits. Nothing is pushed: a side reads its next chunk only when the last one has been
 //! taken, so back-pressure needs no callbacks.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -121,6 +122,8 @@ pub struct ActiveStream {
     encode_chain: EncodeChain,
     encode_collected: Vec<u8>,
     source: Source,
+    /// Of an answer of the proxy's own whose route was not heard yet.
+    own_fields: Option<Vec<(Cow<'static, str>, Bytes)>>,
     request_ended: bool,
     response_ended: bool,
     response_started: bool,
@@ -163,6 +166,7 @@ impl ActiveStream {
             encode_chain,
             encode_collected: Vec::new(),
             source: Source::Upstream,
+            own_fields: None,
             request_ended: false,
             response_ended: false,
             response_started: false,
@@ -413,6 +417,7 @@ impl ActiveStream {
             self.encode = Encode::Done(End::Reset);
             return;
         }
+        self.own_fields = Some(reply.headers.clone());
         let body = match &self.config.local_replies {
             None => {
                 let grpc = self.control.state().is_grpc.get();

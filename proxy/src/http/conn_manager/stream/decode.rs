@@ -1,5 +1,7 @@
 //! The request side of a stream.
 
+use nuncio_core::http::RouteView;
+
 use super::*;
 
 impl ActiveStream {
@@ -19,12 +21,7 @@ impl ActiveStream {
             }
             Decode::Collect { limit, partial } => ready!(self.poll_collect(cx, down, manager, scratch, limit, partial)),
             Decode::Route => match self.router.start(&mut self.request, &self.control, manager) {
-                Some(reply) => {
-                    self.reply(reply);
-                    if self.router.answers() {
-                        self.router.finalize_response(&mut self.response, &self.request, &self.control, manager);
-                    }
-                }
+                Some(reply) => self.reply(reply),
                 None => {
                     if self.request.framing.is_none() && self.collected.is_empty() {
                         self.router.request_complete(None, &self.control, manager);
@@ -65,7 +62,13 @@ impl ActiveStream {
             HeadOutcome::Reply(reply) => self.reply(*reply),
             HeadOutcome::Collect { limit, partial } => self.decode = Decode::Collect { limit, partial },
             HeadOutcome::Reroute => {
+                let decided = self.control.state().route_decided.get();
+                let before = self.control.route();
                 self.find_route(manager);
+                if decided && !is_same_route(before.as_deref(), self.control.route().as_deref()) {
+                    let reply = LocalReply::new(403, "route_changed_after_authorization");
+                    return self.reply(reply.flag(ResponseFlag::UnauthorizedExternalService));
+                }
                 self.decode = Decode::Head;
             }
         }
@@ -244,5 +247,19 @@ impl ActiveStream {
                 self.reply(reply.flag(ResponseFlag::DownstreamProtocolError));
             }
         }
+    }
+}
+
+/// Routes are told apart by where they lead and what they are called; of those without a name only the same one is.
+fn is_same_route(before: Option<&dyn RouteView>, now: Option<&dyn RouteView>) -> bool {
+    match (before, now) {
+        (Some(before), Some(now)) => {
+            let told = |route: &dyn RouteView| {
+                (route.name().to_owned(), route.virtual_host_name().to_owned(), route.cluster_name().map(str::to_owned))
+            };
+            std::ptr::addr_eq(before, now) || (!now.name().is_empty() && told(before) == told(now))
+        }
+        (None, None) => true,
+        _ => false,
     }
 }

@@ -1,5 +1,7 @@
 //! The response side of a stream.
 
+use std::borrow::Cow;
+
 use super::*;
 
 impl ActiveStream {
@@ -18,6 +20,9 @@ impl ActiveStream {
                 Err(failure) => self.upstream_failed(failure, manager),
             },
             Encode::Head => {
+                if let Some(fields) = self.own_fields.take() {
+                    self.local_head(fields, manager);
+                }
                 let end = self.response.framing.is_none() || self.request.is_head();
                 let outcome = ready!(self.encode_chain.poll_head(cx, &mut self.response, end, &self.control));
                 self.response_decided(cx, outcome, down, manager);
@@ -93,6 +98,24 @@ impl ActiveStream {
             Heard::Redirect => self.start_over(manager),
         }
         self.response.clear();
+    }
+
+    /// What the route says of an answer of the proxy's own: first, so that the answer's own fields win. Envoy knows the
+    /// type of a body only if there is one.
+    fn local_head(&mut self, fields: Vec<(Cow<'static, str>, Bytes)>, manager: &HttpConnectionManager) {
+        self.router.finalize_response(&mut self.response, &self.request, &self.control, manager);
+        let headers = &mut self.response.headers;
+        // Redirects and direct responses are the route's own words.
+        if !self.router.answers() {
+            for (name, _) in &fields {
+                headers.remove(name);
+            }
+            fields.iter().for_each(|(name, value)| headers.append(name.as_bytes(), value));
+        }
+        let says_nothing = matches!(&self.source, Source::Local(body) if body.is_empty());
+        if says_nothing && !self.request.is_head() && !self.request.is_grpc() {
+            headers.remove("content-type");
+        }
     }
 
     /// 100 is ours to send (the codec did when it saw `expect`), others are dropped as Envoy drops them.

@@ -212,6 +212,7 @@ impl ActiveStream {
         self.decode = Decode::Head;
         self.encode = Encode::Wait;
         self.source = Source::Upstream;
+        self.own_fields = None;
         self.request_ended = false;
         self.response_ended = false;
         self.response_started = false;
@@ -238,6 +239,7 @@ impl ActiveStream {
                 *state.route.get_mut() = None;
                 *state.upstream_override.get_mut() = None;
                 state.route_cleared.set(false);
+                state.route_decided.set(false);
                 state.buffer_limit.set(u64::MAX);
                 state.is_upgrade.set(false);
             }
