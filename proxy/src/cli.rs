@@ -12,6 +12,7 @@ use crate::{extensions, logging, server, version};
 
 mod authz_server;
 mod demo;
+mod doctor;
 mod iptables;
 mod sds_server;
 mod small_server;
@@ -29,6 +30,8 @@ pub enum Command {
     AuthzServer(authz_server::Arguments),
     /// Run upstreams that register themselves and the proxy in front of them, and say what to try
     Demo(demo::Arguments),
+    /// Walk the chain from ext_authz filters to their authorization services and say where it breaks
+    Doctor(doctor::Arguments),
     /// Show, apply or remove the packet filter's rules that send a pod's connections through the proxy
     Iptables(iptables::Arguments),
     /// Serve the REST service discovery API (/v1/registration/…) that SDS clusters poll
@@ -42,6 +45,7 @@ impl Command {
         match self {
             Command::AuthzServer(arguments) => authz_server::run(arguments),
             Command::Demo(arguments) => demo::run(&arguments),
+            Command::Doctor(arguments) => doctor::run(&arguments),
             Command::Iptables(arguments) => iptables::run(arguments),
             Command::SdsServer(arguments) => sds_server::run(arguments),
             Command::Supported(arguments) => supported::run(&arguments, &extensions::standard().support),

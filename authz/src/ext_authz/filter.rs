@@ -136,7 +136,7 @@ impl Request {
         for level in levels() {
             extensions.extend(level.extensions.iter().map(|(k, v)| (k.clone(), v.clone())));
         }
-        let service = levels().last().and_then(|level| level.service.clone()).unwrap_or(settings.service.clone());
+        let service = levels().next_back().and_then(|level| level.service.clone()).unwrap_or(settings.service.clone());
         let question = check_request::of_request(&settings.telling, &settings.headers, head, body, extensions, stream);
         self.since = Some(stream.now());
         let connection = stream.connection();

@@ -85,6 +85,7 @@ impl AsyncClient for ClusterClient {
 
 async fn call(cluster: &Rc<ThreadLocalCluster>, mut request: AsyncRequest) -> Result<AsyncResponse, AsyncFailure> {
     request.head.framing = match (request.body.len(), request.head.framing) {
+        (0, Framing::Length(0)) => Framing::Length(0),
         (0, _) => Framing::None,
         (_, Framing::Streamed) => Framing::Streamed,
         (n, _) => Framing::Length(n as u64),

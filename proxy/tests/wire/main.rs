@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod admin;
+mod authz;
 mod bad_answers;
 mod closing;
 mod demo;

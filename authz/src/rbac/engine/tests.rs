@@ -27,12 +27,15 @@ fn allows(engine: &Engine, head: &[(&str, &str)], change: impl FnOnce(&mut Conne
 
 const ANY: &str = "{any: true}";
 
+/// Headers; whether the denying and the allowing policy let them pass.
+type Case = (&'static [(&'static str, &'static str)], bool, bool);
+
 // By the table of Envoy 1.40: each value is tested on its own.
 #[test]
 fn each_line_of_a_header_is_tested_by_itself() {
     let deny = engine("DENY", ANY, "{header: {name: x-role, string_match: {exact: admin}}}");
     let allow = engine("ALLOW", ANY, "{header: {name: x-role, string_match: {exact: user}}}");
-    let cases: [(&[(&str, &str)], bool, bool); 4] = [
+    let cases: [Case; 4] = [
         (&[("x-role", "user"), ("x-role", "admin")], false, true),
         (&[("x-role", "admin"), ("x-role", "user")], false, true),
         (&[("x-role", "user,admin")], true, false),
