@@ -97,7 +97,8 @@ static_resources:
 
     fn stat(&self, name: &str) -> u64 {
         let stats = get(self.proxy.admin(), &format!("/stats?filter=cluster.web.{name}$"));
-        stats.rsplit(": ").next().and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+        let (_, rest) = stats.split_once(&format!("cluster.web.{name}: ")).unwrap_or_default();
+        rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
     fn troubles(&self) -> u64 {
