@@ -9,6 +9,7 @@ mod connection_limit;
 mod direct_response;
 mod echo;
 pub mod local_ratelimit;
+mod ratelimit;
 mod sni_cluster;
 pub mod tcp_proxy;
 
@@ -156,6 +157,10 @@ pub static SUPPORTED: &[&Entry] = &[
     &direct_response::DATA_SOURCE,
     &echo::SUPPORTED,
     &local_ratelimit::SUPPORTED,
+    ratelimit::SUPPORTED[0],
+    ratelimit::SUPPORTED[1],
+    ratelimit::SUPPORTED[2],
+    ratelimit::SUPPORTED[3],
     &sni_cluster::SUPPORTED,
 ];
 
@@ -164,6 +169,7 @@ pub fn filter_factories() -> Vec<Box<dyn NetworkFilterFactory>> {
     vec![
         Box::new(connection_limit::Factory),
         Box::new(local_ratelimit::Factory::default()),
+        Box::new(ratelimit::Factory),
         Box::new(sni_cluster::Factory),
     ]
 }

@@ -104,7 +104,7 @@ pub struct OfRoute {
 }
 
 impl OfVirtualHost {
-    pub fn new(message: &VirtualHost) -> Result<Option<Arc<dyn Any + Send + Sync>>, ConfigError> {
+    pub fn read(message: &VirtualHost) -> Result<Option<Arc<dyn Any + Send + Sync>>, ConfigError> {
         if message.rate_limits.is_empty() {
             return Ok(None);
         }
@@ -114,7 +114,7 @@ impl OfVirtualHost {
 
 impl OfRoute {
     #[allow(deprecated)]
-    pub fn new(message: &RouteAction) -> Result<Option<Arc<dyn Any + Send + Sync>>, ConfigError> {
+    pub fn read(message: &RouteAction) -> Result<Option<Arc<dyn Any + Send + Sync>>, ConfigError> {
         let include_virtual_host = message.include_vh_rate_limits.is_some_and(|v| v.value);
         if message.rate_limits.is_empty() && !include_virtual_host {
             return Ok(None);

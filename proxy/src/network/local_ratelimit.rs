@@ -50,10 +50,12 @@ pub fn bucket(proto: &BucketProto) -> Result<TokenBucket, ConfigError> {
     Ok(TokenBucket::new(proto.max_tokens, f64::from(per_fill) / interval.as_secs_f64()))
 }
 
+type Shared = HashMap<(String, Vec<u8>), Weak<TokenBucket>>;
+
 /// Main only: buckets by key and encoded message, for as long as a filter has them.
 #[derive(Default)]
 pub struct Factory {
-    shared: Mutex<HashMap<(String, Vec<u8>), Weak<TokenBucket>>>,
+    shared: Mutex<Shared>,
 }
 
 impl Factory {
@@ -86,7 +88,7 @@ impl NetworkFilterFactory for Factory {
         context: &FactoryContext<'_>,
     ) -> Result<Arc<dyn NetworkFilterConfig>, Vec<ConfigError>> {
         let proto = pb::LocalRateLimit::decode(config).map_err(|e| vec![ConfigError::new("", e.to_string())])?;
-        let bucket = self.bucket(&proto.share_key, &proto.token_bucket.clone().unwrap_or_default());
+        let bucket = self.bucket(&proto.share_key, &proto.token_bucket.unwrap_or_default());
         Ok(Arc::new(Config {
             scope: context.scope(&SCOPE, &proto.stat_prefix.as_str().into()),
             bucket: bucket.map_err(|e| vec![e])?,

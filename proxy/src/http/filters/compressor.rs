@@ -21,15 +21,17 @@ use nuncio_api::{supports, unpack};
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::{FactoryContext, WorkerContext};
 use nuncio_core::http::{
-    Chunk, DecodeFilter, EncodeFilter, FilterHalves, Framing, HeaderMap, HttpFilter, HttpFilterFactory, LocalReply,
-    MakeFilter, RequestHead, ResponseHead, Step, StreamControl,
+    Chunk, DecodeFilter, EncodeFilter, FilterHalves, HeaderMap, HttpFilter, HttpFilterFactory, MakeFilter, RequestHead,
+    ResponseHead, Step, StreamControl,
 };
 use nuncio_core::runtime::RuntimeFlag;
 use nuncio_core::stats::{Counter, List, Scope, ScopeId, Stats};
 
 use crate::http::compression;
+use body::Body;
 use choice::{Accepted, Decision};
 
+mod body;
 mod choice;
 
 supports!(CONFIG = "envoy.extensions.filters.http.compressor.v3.Compressor" {
@@ -281,54 +283,6 @@ struct Shared {
     response: Stats<Direction>,
 }
 
-/// The coder of one direction of one stream, if there is one.
-#[derive(Default)]
-struct Body {
-    encoder: Option<Box<dyn compression::Encoder>>,
-    /// Made of nothing but the end of the coding, while trailers pass.
-    tail: Option<Bytes>,
-}
-
-impl Body {
-    /// The body is compressed from here on, as the head says now.
-    fn begin(&mut self, settings: &Settings, headers: &mut HeaderMap, framing: &mut Framing) -> bool {
-        let Ok(encoder) = settings.library.start() else { return false };
-        headers.remove("content-length");
-        headers.set("content-encoding", settings.library.encoding);
-        if matches!(framing, Framing::Length(_)) {
-            *framing = Framing::Streamed;
-        }
-        self.encoder = Some(encoder);
-        true
-    }
-
-    fn push(&mut self, chunk: &mut Chunk<'_>, end: bool, stats: &Stats<Direction>) -> Step {
-        let Some(encoder) = &mut self.encoder else { return Step::CONTINUE };
-        if chunk.is_empty() && !end {
-            return Step::CONTINUE;
-        }
-        let mut out = Vec::new();
-        if let Err(error) = encoder.push(chunk.as_slice(), end, &mut out) {
-            return Step::respond(LocalReply::new(500, format!("compression_failed{{{error}}}")));
-        }
-        stats.add(TOTAL_UNCOMPRESSED_BYTES, chunk.len() as u64);
-        stats.add(TOTAL_COMPRESSED_BYTES, out.len() as u64);
-        *chunk = Chunk::Own(out.into());
-        Step::CONTINUE
-    }
-
-    fn trailers(&mut self, stats: &Stats<Direction>) -> Step {
-        let mut chunk = Chunk::Lent(&[]);
-        let step = self.push(&mut chunk, true, stats);
-        self.tail = Some(chunk.into_bytes());
-        step
-    }
-
-    fn reset(&mut self) {
-        *self = Self::default();
-    }
-}
-
 struct Decode {
     shared: Rc<Shared>,
     accepted: Rc<RefCell<Option<Accepted>>>,
@@ -378,7 +332,7 @@ impl DecodeFilter for Decode {
     }
 
     fn decode_tail(&mut self) -> Option<Bytes> {
-        self.body.tail.take()
+        self.body.take_tail()
     }
 
     fn reset(&mut self) {
@@ -483,7 +437,7 @@ impl EncodeFilter for Encode {
     }
 
     fn encode_tail(&mut self) -> Option<Bytes> {
-        self.body.tail.take()
+        self.body.take_tail()
     }
 
     fn reset(&mut self) {

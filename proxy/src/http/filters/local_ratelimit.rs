@@ -1,15 +1,16 @@
 //! `local_ratelimit`: at most so many requests in a time, for the whole process or for each client
 //! connection (`envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit`, also per route,
-//! where the route has its own bucket). Descriptors are not implemented.
+//! where the route has its own bucket). Requests with certain descriptors have buckets of their own beside.
 //!
 //! Over the limit: 429 (or `status`), flag `RL`, details `local_rate_limited`. Stats
-//! `<stat_prefix>.http_local_rate_limit.{enabled,enforced,ok,rate_limited}`.
+//! `<stat_prefix>.http_local_rate_limit.{enabled,enforced,ok,rate_limited,shadow_mode}`.
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use nuncio_api::pb::envoy::extensions::common::ratelimit::v3::VhRateLimitsOptions;
 use nuncio_api::pb::envoy::extensions::filters::http::local_ratelimit::v3 as pb;
 use nuncio_api::pb::google::protobuf::Any as ProtoAny;
 use nuncio_api::support::Entry;
@@ -26,15 +27,24 @@ use nuncio_core::stream_info::ResponseFlag;
 
 use super::{declared, with_log_context};
 use crate::format::{HeaderMutations, MutationValues};
+use crate::http::rate_limits::{Asked, RateLimits, VirtualHostLimits, of_route};
 use crate::network::local_ratelimit::{TokenBucket, bucket};
+use descriptors::{Descriptors, Matched};
+
+mod descriptors;
 
 supports!(CONFIG = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit" {
     stat_prefix, status, token_bucket, filter_enabled, filter_enforced, request_headers_to_add_when_not_enforced,
-    response_headers_to_add, enable_x_ratelimit_headers, rate_limited_as_resource_exhausted
+    response_headers_to_add, enable_x_ratelimit_headers, rate_limited_as_resource_exhausted, descriptors, stage,
+    vh_rate_limits, always_consume_default_token_bucket, rate_limits, max_dynamic_descriptors
 });
+supports!(DESCRIPTOR = "envoy.extensions.common.ratelimit.v3.LocalRateLimitDescriptor" {
+    entries, token_bucket, shadow_mode
+});
+supports!(ENTRY = "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry" { key, value });
 supports!(STATUS = "envoy.type.v3.HttpStatus" { code });
 supports!(BUCKET = "envoy.type.v3.TokenBucket" { max_tokens, tokens_per_fill, fill_interval });
-pub(super) static SUPPORTED: &[&Entry] = &[&CONFIG, &STATUS, &BUCKET];
+pub(super) static SUPPORTED: &[&Entry] = &[&CONFIG, &STATUS, &BUCKET, &DESCRIPTOR, &ENTRY];
 
 static SCOPE: Scope = Scope { root: "", lists: &[HttpLocalRateLimit::descriptors] };
 
@@ -45,6 +55,7 @@ nuncio_core::stats! {
         counter ENFORCED;
         counter OK;
         counter RATE_LIMITED;
+        counter SHADOW_MODE;
     }
 }
 
@@ -91,7 +102,15 @@ struct Config {
 
 struct Limit {
     scope: ScopeId,
-    bucket: Option<TokenBucket>,
+    bucket: Option<Arc<TokenBucket>>,
+    descriptors: Descriptors,
+    /// Also a request that a descriptor's bucket lets pass takes from `bucket`.
+    always_default: bool,
+    stage: u32,
+    beside: VirtualHostLimits,
+    /// Instead of those of route and virtual host.
+    limits: RateLimits,
+    service_cluster: String,
     enabled: RuntimeFraction,
     enforced: RuntimeFraction,
     status: u16,
@@ -104,12 +123,23 @@ struct Limit {
 impl Limit {
     fn new(proto: &pb::LocalRateLimit, context: &FactoryContext<'_>) -> Result<Self, ConfigError> {
         let fraction = |f: &Option<_>| RuntimeFraction::from_proto(f.as_ref().unwrap_or(&Default::default()));
-        let bucket = proto.token_bucket.as_ref().map(bucket);
+        let default = proto.token_bucket.as_ref().map(bucket);
+        let most = proto.max_dynamic_descriptors.map_or(MAX_DYNAMIC_DESCRIPTORS, |v| v.value);
         let status = proto.status.as_ref().map_or(0, |status| status.code as u16);
         let list = |options: &[_], field: &str| HeaderMutations::new(options, &[]).map_err(|e| e.within(field));
         Ok(Self {
             scope: declared::<HttpLocalRateLimit>(context, &SCOPE, &proto.stat_prefix),
-            bucket: bucket.transpose()?,
+            bucket: default.transpose()?.map(Arc::new),
+            descriptors: Descriptors::new(&proto.descriptors, most as usize)?,
+            always_default: proto.always_consume_default_token_bucket.is_none_or(|v| v.value),
+            stage: proto.stage,
+            beside: match proto.vh_rate_limits() {
+                VhRateLimitsOptions::Override => VirtualHostLimits::Override,
+                VhRateLimitsOptions::Include => VirtualHostLimits::Include,
+                VhRateLimitsOptions::Ignore => VirtualHostLimits::Ignore,
+            },
+            limits: RateLimits::new(&proto.rate_limits)?,
+            service_cluster: context.node.cluster.clone(),
             enabled: fraction(&proto.filter_enabled),
             enforced: fraction(&proto.filter_enforced),
             status: if status >= 400 { status } else { 429 },
@@ -124,6 +154,56 @@ impl Limit {
     }
 }
 
+/// Envoy's.
+const MAX_DYNAMIC_DESCRIPTORS: u32 = 20;
+
+/// Whether a request passes, and whose state is told.
+struct Taken {
+    passes: bool,
+    bucket: Option<Arc<TokenBucket>>,
+}
+
+impl Limit {
+    fn take(&self, matched: &[Matched], stats: &Stats<HttpLocalRateLimit>) -> Taken {
+        for Matched { bucket, shadow } in matched {
+            if bucket.take() {
+                continue;
+            }
+            if !shadow {
+                return Taken { passes: false, bucket: Some(bucket.clone()) };
+            }
+            stats.inc(SHADOW_MODE);
+        }
+        let first = matched.first().map(|matched| matched.bucket.clone());
+        if (first.is_none() || self.always_default)
+            && let Some(default) = &self.bucket
+            && !default.take()
+        {
+            return Taken { passes: false, bucket: Some(default.clone()) };
+        }
+        Taken { passes: true, bucket: first.or_else(|| self.bucket.clone()) }
+    }
+
+    fn matched(&self, head: &RequestHead, stream: &StreamControl, worker: &WorkerContext) -> Vec<Matched> {
+        if self.descriptors.is_empty() {
+            return Vec::new();
+        }
+        let asked = Asked {
+            head,
+            stream,
+            service_cluster: &self.service_cluster,
+            runtime: &*worker.runtime,
+            random: worker.rng.u64(),
+        };
+        if self.limits.is_empty() {
+            return self.descriptors.matching(&of_route(&asked, self.stage, self.beside));
+        }
+        let mut own = Vec::new();
+        self.limits.describe(self.stage, &asked, false, &mut own);
+        self.descriptors.matching(&own)
+    }
+}
+
 impl HttpFilter for Config {
     fn on_worker(&self, worker: &WorkerContext) -> MakeFilter {
         let shared = Rc::new(Shared {
@@ -133,7 +213,7 @@ impl HttpFilter for Config {
             stats: RefCell::default(),
         });
         Box::new(move || {
-            let used = Rc::<RefCell<Option<Arc<Limit>>>>::default();
+            let used = Rc::<RefCell<Option<Arc<TokenBucket>>>>::default();
             let decode = Decode { shared: shared.clone(), used: used.clone(), values: MutationValues::default() };
             FilterHalves { decode: Some(Box::new(decode)), encode: Some(Box::new(Encode { used })) }
         })
@@ -164,7 +244,7 @@ impl Shared {
 struct Decode {
     shared: Rc<Shared>,
     /// Whose bucket was asked: its state is told in the response.
-    used: Rc<RefCell<Option<Arc<Limit>>>>,
+    used: Rc<RefCell<Option<Arc<TokenBucket>>>>,
     values: MutationValues,
 }
 
@@ -178,9 +258,9 @@ impl DecodeFilter for Decode {
         }
         let stats = self.shared.stats(limit.scope);
         stats.inc(ENABLED);
-        let passes = limit.bucket.as_ref().is_none_or(TokenBucket::take);
-        *self.used.borrow_mut() = Some(limit.clone());
-        if passes {
+        let taken = limit.take(&limit.matched(head, stream, worker), &stats);
+        *self.used.borrow_mut() = taken.bucket.filter(|_| limit.tell);
+        if taken.passes {
             stats.inc(OK);
             return Step::CONTINUE;
         }
@@ -210,14 +290,12 @@ impl DecodeFilter for Decode {
 }
 
 struct Encode {
-    used: Rc<RefCell<Option<Arc<Limit>>>>,
+    used: Rc<RefCell<Option<Arc<TokenBucket>>>>,
 }
 
 impl EncodeFilter for Encode {
     fn encode_headers(&mut self, head: &mut ResponseHead, _end: bool, _stream: &StreamControl) -> Step {
-        if let Some(limit) = &*self.used.borrow()
-            && let (true, Some(bucket)) = (limit.tell, &limit.bucket)
-        {
+        if let Some(bucket) = &*self.used.borrow() {
             head.headers.set_u64("x-ratelimit-limit", bucket.max().into());
             head.headers.set_u64("x-ratelimit-remaining", bucket.left());
             head.headers.set_u64("x-ratelimit-reset", bucket.next_token().as_secs());
@@ -271,5 +349,42 @@ mod tests {
         let stats = ["lim.http_local_rate_limit.ok", "lim.http_local_rate_limit.enforced"];
         assert_eq!(stats.map(|s| bench.stat(s)), [3, 2]);
         assert_eq!(bench.stat("own.http_local_rate_limit.rate_limited"), 1);
+    }
+
+    // Expected: recorded from Envoy 1.40.
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn descriptors_have_buckets_of_their_own_beside_the_common_one() {
+        let bucket = |max: u32| format!("token_bucket: {{max_tokens: {max}, tokens_per_fill: 1, fill_interval: 60s}}");
+        let descriptor = |entries: &str, max| format!("{{entries: [{entries}], {}}}", bucket(max));
+        let own = config(&format!(
+            "stat_prefix: lim, {}, enable_x_ratelimit_headers: DRAFT_VERSION_03, descriptors: [{}, {}, {}]",
+            bucket(4),
+            descriptor("{key: user, value: joe}", 1),
+            descriptor("{key: user, value: ann}", 2),
+            descriptor("{key: wild}", 1),
+        ));
+        let header = |name: &str, key: &str| {
+            format!("{{actions: [{{request_headers: {{header_name: {name}, descriptor_key: {key}}}}}]}}")
+        };
+        let route = format!(
+            "{{match: {{prefix: /}}, route: {{cluster: c, rate_limits: [{}, {}]}}}}",
+            header("x-user", "user"),
+            header("x-wild", "wild")
+        );
+        let bench = Bench::new(&format!("{{name: l, typed_config: {own}}}"), &route);
+        for (fields, status, limit) in [
+            ("x-user: joe\r\n", "200", "1"),
+            ("x-user: joe\r\n", "429", "1"),
+            ("x-wild: a\r\n", "200", "1"),
+            ("x-wild: a\r\n", "429", "1"),
+            ("x-wild: b\r\n", "200", "1"),
+            ("x-user: ann\r\n", "200", "2"),
+            // The common bucket is empty.
+            ("x-user: ann\r\n", "429", "4"),
+            ("x-user: bob\r\n", "429", "4"),
+        ] {
+            let answer = bench.get("/", fields).await;
+            assert_eq!((answer.status(), answer.field("x-ratelimit-limit")), (status, Some(limit)), "{fields}");
+        }
     }
 }

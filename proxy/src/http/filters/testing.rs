@@ -79,9 +79,11 @@ impl Answer {
     }
 }
 
+type Answers = Box<dyn FnMut(&AsyncRequest) -> Result<AsyncResponse, AsyncFailure>>;
+
 /// Says what the test wants to every call, and remembers the calls.
 pub(crate) struct Scripted {
-    pub(crate) answers: RefCell<Box<dyn FnMut(&AsyncRequest) -> Result<AsyncResponse, AsyncFailure>>>,
+    pub(crate) answers: RefCell<Answers>,
     pub(crate) calls: RefCell<Vec<(String, AsyncRequest)>>,
 }
 

@@ -241,7 +241,7 @@ impl<'a> RouteConfigBuilder<'a> {
     fn extras(&self, message: &pb::Route, host: &VirtualHost) -> Result<Option<Extras>, ConfigError> {
         let limits = match &message.action {
             Some(pb::route::Action::Route(action)) => {
-                rate_limits::OfRoute::new(action).map_err(|e| e.within("route"))?
+                rate_limits::OfRoute::read(action).map_err(|e| e.within("route"))?
             }
             _ => None,
         };

@@ -128,7 +128,7 @@ impl VirtualHost {
                 FilterConfigs::extend(common.filter_configs.as_ref(), &message.typed_per_filter_config, read)?,
                 common.filter_configs.as_ref(),
                 rate_limits::LIMITS,
-                rate_limits::OfVirtualHost::new(message)?,
+                rate_limits::OfVirtualHost::read(message)?,
             ),
             metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
             include_request_attempt_count: message.include_request_attempt_count,

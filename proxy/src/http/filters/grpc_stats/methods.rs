@@ -23,11 +23,14 @@ pub(in super::super) fn service_and_method(path: &[u8]) -> Option<(&str, &str)> 
 #[derive(Clone)]
 pub(in super::super) struct Methods(Rc<All>);
 
+/// By cluster and name; none is for all methods without a name of their own.
+type Known = HashMap<(ScopeId, Option<String>), Rc<Method>>;
+
 struct All {
     worker: WorkerContext,
     /// `grpc` or `grpc-web`.
     protocol: &'static str,
-    known: RefCell<HashMap<(ScopeId, Option<String>), Rc<Method>>>,
+    known: RefCell<Known>,
 }
 
 impl Methods {

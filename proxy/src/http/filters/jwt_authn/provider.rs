@@ -177,10 +177,10 @@ impl Provider {
 
 /// As Envoy compares them: a slash at the end does not count.
 pub(super) fn audiences(list: &[String]) -> Vec<String> {
-    list.iter().map(without_slash).collect()
+    list.iter().map(|audience| without_slash(audience)).collect()
 }
 
-fn without_slash(audience: &String) -> String {
+fn without_slash(audience: &str) -> String {
     audience.strip_suffix('/').unwrap_or(audience).to_owned()
 }
 
