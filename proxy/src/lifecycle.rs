@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use nuncio_core::random::Rng;
@@ -39,11 +39,13 @@ pub enum DrainStrategy {
     Immediate,
 }
 
-/// Shared by all threads. The main thread is its only writer.
+/// Shared by all threads. But for the count of connections, the main thread is its only writer.
 #[derive(Debug)]
 pub struct Lifecycle {
     initialization: AtomicU8,
     health_failed: AtomicBool,
+    /// Connections that listeners of all threads accepted and that are open.
+    downstream_connections: AtomicU64,
 }
 
 impl Default for Lifecycle {
@@ -51,6 +53,7 @@ impl Default for Lifecycle {
         Self {
             initialization: AtomicU8::new(ServerState::PreInitializing as u8),
             health_failed: AtomicBool::new(false),
+            downstream_connections: AtomicU64::new(0),
         }
     }
 }
@@ -67,6 +70,10 @@ impl Lifecycle {
             3 => ServerState::Initializing,
             _ => ServerState::PreInitializing,
         }
+    }
+
+    pub fn downstream_connections(&self) -> &AtomicU64 {
+        &self.downstream_connections
     }
 
     pub fn set_initialization(&self, state: ServerState) {

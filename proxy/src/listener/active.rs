@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +17,7 @@ use nuncio_core::metadata::Metadata;
 use nuncio_core::net::{Accept, Address, Connected, ConnectionInfo, ConnectionTimings, Io};
 use nuncio_core::stats::lists::listener as names;
 use nuncio_core::stats::lists::listener::{Listener, PerWorker, Times};
-use nuncio_core::stats::{GaugeGuard, Stats};
+use nuncio_core::stats::{Counter, GaugeGuard, Stats};
 use nuncio_core::stream_info::{ResponseFlag, ResponseFlags, StreamInfo};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -33,6 +34,9 @@ use crate::upstream::Worker;
 
 /// How long a loop rests that cannot accept: from the first, doubled up to the second.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+
+/// The runtime key that bounds the connections of all listeners together.
+const GLOBAL_LIMIT: &str = "overload.global_downstream_max_connections";
 
 /// What all listeners of a worker share.
 pub struct AcceptPolicy {
@@ -72,6 +76,7 @@ pub(super) struct Serving {
     /// It takes no more connections.
     stopped: Cell<bool>,
     directory: Rc<Directory>,
+    lifecycle: Arc<Lifecycle>,
 }
 
 /// The listeners of a worker by address, for those that hand connections off.
@@ -92,9 +97,11 @@ struct Connections {
     free: Vec<u32>,
 }
 
-/// A task's place among those of its listener.
+/// A task's place among those of its listener, and of the server.
 pub(super) struct Place {
     counts: Rc<Counts>,
+    config: Arc<ListenerConfig>,
+    lifecycle: Arc<Lifecycle>,
     number: u32,
 }
 
@@ -189,6 +196,7 @@ impl Serving {
             drain: Rc::new(drain),
             stopped: Cell::new(false),
             directory: directory.clone(),
+            lifecycle: policy.lifecycle.clone(),
         }
     }
 
@@ -268,11 +276,37 @@ impl Serving {
             self.counts.listener.inc(names::DOWNSTREAM_CX_OVERFLOW);
             return Err(io::Error::other("the last free descriptors are kept for the proxy itself"));
         }
+        if let Some(overflow) = self.overflow() {
+            self.counts.listener.inc(overflow);
+            return Ok(());
+        }
         let Connected { io, local, remote } = connected;
         let local = local.unwrap_or_else(|| acceptor.local_address().clone());
         let id = self.worker.connection_ids.next();
         self.take(io, Vec::new(), ConnectionInfo::new(id, remote, local), Instant::now(), true);
         Ok(())
+    }
+
+    /// `downstream_cx_overflow` or `downstream_global_cx_overflow`, if one of the limits is reached.
+    fn overflow(&self) -> Option<Counter<Listener>> {
+        let runtime = &self.worker.context.runtime;
+        let reached =
+            |key: &str, count: &AtomicU64| runtime.integer(key).is_some_and(|limit| count.load(Relaxed) >= limit);
+        if !self.config.ignore_global_conn_limit && reached(GLOBAL_LIMIT, self.lifecycle.downstream_connections()) {
+            return Some(names::DOWNSTREAM_GLOBAL_CX_OVERFLOW);
+        }
+        reached(&self.config.connection_limit_key, &self.config.open).then_some(names::DOWNSTREAM_CX_OVERFLOW)
+    }
+
+    fn place(&self) -> Place {
+        self.config.open.fetch_add(1, Relaxed);
+        self.lifecycle.downstream_connections().fetch_add(1, Relaxed);
+        Place {
+            number: self.counts.connections.borrow_mut().reserve(),
+            counts: self.counts.clone(),
+            config: self.config.clone(),
+            lifecycle: self.lifecycle.clone(),
+        }
     }
 
     /// A connection that another listener accepted, and whose client meant this one.
@@ -285,7 +319,7 @@ impl Serving {
         info.listener_metadata = Some(self.metadata.clone());
         info.timings = ConnectionTimings { begin: Some(since), ..ConnectionTimings::default() }.into();
         let id = info.id;
-        let place = Counts::reserve(&self.counts);
+        let place = self.place();
         let number = place.number();
         if !self.listener_filters.is_empty() {
             let early = Early::new(self, info, since);
@@ -412,10 +446,6 @@ impl Counts {
         }
     }
 
-    fn reserve(counts: &Rc<Self>) -> Place {
-        Place { number: counts.connections.borrow_mut().reserve(), counts: counts.clone() }
-    }
-
     /// The task that now has that place.
     pub fn started(&self, number: u32, task: AbortHandle) {
         self.connections.borrow_mut().started(number, task);
@@ -433,6 +463,8 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.counts.connections.borrow_mut().ended(self.number);
+        self.config.open.fetch_sub(1, Relaxed);
+        self.lifecycle.downstream_connections().fetch_sub(1, Relaxed);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a `config.listener.v3.Listener` means, checked once on main and shared by all workers.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::core::v3 as core;
@@ -26,9 +27,8 @@ supports!(LISTENER = "envoy.config.listener.v3.Listener" {
     per_connection_buffer_limit_bytes, metadata, drain_type, transparent, freebind, socket_options,
     tcp_fast_open_queue_length, traffic_direction, enable_reuse_port, tcp_backlog_size,
     max_connections_to_accept_per_socket_event, bind_to_port, tcp_keepalive, access_log, listener_filters,
-    listener_filters_timeout, continue_on_listener_filters_timeout, use_original_dst
+    listener_filters_timeout, continue_on_listener_filters_timeout, use_original_dst, ignore_global_conn_limit
 } noop {
-    ignore_global_conn_limit: "there is no global connection limit",
     bypass_overload_manager: "there is no overload manager",
     reuse_port: "superseded by enable_reuse_port",
     connection_balance_config: "the kernel spreads connections over the workers",
@@ -122,6 +122,11 @@ pub struct ListenerConfig {
     pub accepts_per_event: u32,
     /// Told of every connection when it ends.
     pub logs: Vec<Arc<dyn AccessLogConfig>>,
+    /// What all workers have accepted and not closed.
+    pub open: AtomicU64,
+    /// The runtime key that bounds it.
+    pub connection_limit_key: String,
+    pub ignore_global_conn_limit: bool,
     pub scope: ScopeId,
     /// One for each worker.
     pub worker_scopes: Vec<ScopeId>,
@@ -206,6 +211,9 @@ impl ListenerConfig {
                 .as_ref()
                 .map_or(u32::MAX, |v| v.value.max(1)),
             logs,
+            open: AtomicU64::new(0),
+            connection_limit_key: format!("envoy.resource_limits.listener.{name}.connection_limit"),
+            ignore_global_conn_limit: message.ignore_global_conn_limit,
             scope,
             worker_scopes: (0..sockets.workers).map(worker).collect(),
         })

@@ -1,5 +1,7 @@
 //! The accept loop over a scripted socket and a paused clock.
 
+mod pending;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::task::Context;
@@ -7,6 +9,7 @@ use std::task::Context;
 use nix::libc;
 use nuncio_api::pb::envoy::config::cluster::v3::Cluster;
 use nuncio_core::net::Address;
+use nuncio_core::runtime::{FractionalPercent, NoRuntime, Runtime};
 use nuncio_core::stats::lists;
 use tokio::io::DuplexStream;
 
@@ -67,8 +70,14 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with(Rc::new(NoRuntime))
+    }
+
+    fn with(runtime: Rc<dyn Runtime>) -> Self {
         let house = House::new(Cluster::default(), 1);
-        let worker = house.worker();
+        let mut worker = Rc::try_unwrap(house.worker()).unwrap_or_else(|_| panic!("made for the test"));
+        worker.context.runtime = runtime;
+        let worker = Rc::new(worker);
         let (scope, worker_scope) = {
             let mut store = house.store.borrow_mut();
             (
@@ -95,6 +104,9 @@ impl Bench {
             drain_with_health: true,
             accepts_per_event: u32::MAX,
             logs: Vec::new(),
+            open: Default::default(),
+            connection_limit_key: "limit".into(),
+            ignore_global_conn_limit: false,
             scope,
             worker_scopes: vec![worker_scope],
         };
@@ -161,6 +173,54 @@ async fn what_outlives_the_drain_is_ended_and_counted() {
     settle().await;
     assert_eq!((bench.stat("downstream_cx_destroy"), bench.stat("downstream_cx_active")), (3, 0));
     assert_eq!(bench.serving.counts.connections.borrow().free.len(), 3, "the places are free again");
+}
+
+/// Two keys of limits.
+struct Limits {
+    listener: Option<u64>,
+    global: Option<u64>,
+}
+
+impl Runtime for Limits {
+    fn fraction(&self, _: &str) -> Option<FractionalPercent> {
+        None
+    }
+
+    fn integer(&self, key: &str) -> Option<u64> {
+        match key {
+            "limit" => self.listener,
+            "overload.global_downstream_max_connections" => self.global,
+            _ => None,
+        }
+    }
+
+    fn boolean(&self, _: &str) -> Option<bool> {
+        None
+    }
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn connections_beyond_a_limit_are_closed_and_counted_and_there_is_room_again() {
+    for (limits, counter) in [
+        (Limits { listener: Some(2), global: None }, "downstream_cx_overflow"),
+        (Limits { listener: None, global: Some(2) }, "downstream_global_cx_overflow"),
+    ] {
+        let bench = Bench::with(Rc::new(limits));
+        let socket = Socket::default();
+        socket.0.borrow_mut().extend([Ok(()); 5]);
+        let task = tokio::task::spawn_local(bench.serving.clone().run(socket.clone()));
+        settle().await;
+        assert_eq!((bench.served.get(), bench.stat(counter)), (2, 3));
+        bench.serving.counts.connections.borrow().tasks.iter().flatten().for_each(AbortHandle::abort);
+        settle().await;
+        task.abort();
+        settle().await;
+        socket.0.borrow_mut().push_back(Ok(()));
+        let task = tokio::task::spawn_local(bench.serving.clone().run(socket));
+        settle().await;
+        assert_eq!((bench.served.get(), bench.stat(counter)), (3, 3));
+        task.abort();
+    }
 }
 
 fn policy() -> AcceptPolicy {
