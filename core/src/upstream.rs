@@ -6,6 +6,7 @@ pub mod cluster_info;
 pub mod dial;
 pub mod grpc;
 pub mod host;
+mod host_load;
 pub mod host_monitor;
 pub mod host_set;
 pub mod load_balancer;

@@ -412,3 +412,6 @@ impl Kind {
         Self { detected, enforced, enforcing }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ mod closing;
 mod demo;
 mod dynamic;
 mod examples;
+mod health;
 mod listeners;
 mod mistakes;
 mod running;
