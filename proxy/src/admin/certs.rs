@@ -56,6 +56,7 @@ mod tests {
             names: vec![("uri", "spiffe://x/y".into()), ("dns", "a.test".into())],
             not_before: 1_796_002_513,
             not_after: 1_798_594_513,
+            label: "a".into(),
         };
         assert_eq!(
             shown(&certificate, 1_796_002_600),

@@ -271,6 +271,7 @@ impl Main {
         // First of all, so that whoever watches the start can see it, and a taken address ends it.
         let admin = AdminInterface::start(admin, &facts)?;
         listeners.bind()?;
+        store.borrow_mut().before_reading(secrets.expiry_gauges());
         tokio::task::spawn_local(secrets.clone().fetch(context.clone(), store.clone()));
         let (sender, events) = unbounded_channel();
         let seed = Seed {

@@ -28,7 +28,7 @@ use super::client_hello::{self, Reading};
 use super::failure::TlsFailure;
 use super::identity::{Identity, ServerIdentities};
 use super::parameters::{Parameters, Side, group_name, scheme_name, suite_name};
-use super::secret::{self, Context, ContextFacts, Secrets};
+use super::secret::{self, Context, ContextFacts, Filled, Secrets};
 use super::stream::TlsStream;
 use super::validation::{PeerRole, SharedValidator, Validator};
 use super::verifier::Verifier;
@@ -221,7 +221,7 @@ impl Context for DownstreamTls {
     fn rebuild(&self) -> Result<bool, ConfigError> {
         let filled = self.secrets.fill_in(&self.common).map_err(|e| e.within("common_tls_context"))?;
         let Some(filled) = filled else { return Ok(false) };
-        self.current.store(Some(Arc::new(ServerContext::build(&self.message, filled)?)));
+        self.current.store(Some(Arc::new(ServerContext::build(&self.message, &filled)?)));
         Ok(true)
     }
 
@@ -237,18 +237,20 @@ impl Context for DownstreamTls {
 // === impl ServerContext ===
 
 impl ServerContext {
-    fn build(message: &pb::DownstreamTlsContext, common: pb::CommonTlsContext) -> Result<Self, ConfigError> {
+    fn build(message: &pb::DownstreamTlsContext, filled: &Filled) -> Result<Self, ConfigError> {
+        let common = &filled.common;
         let within = |e: ConfigError| e.within("common_tls_context");
-        let parameters = Parameters::from_proto(&common, Side::Server).map_err(within)?;
-        let identities = identities(&common, &parameters).map_err(within)?;
+        let parameters = Parameters::from_proto(common, Side::Server).map_err(within)?;
+        let identities = identities(common, &parameters).map_err(within)?;
         if identities.is_empty() {
             return Err(ConfigError::new("common_tls_context", "No TLS certificates found for server context"));
         }
-        let validator = validator(&common).map_err(within)?;
-        let facts = ContextFacts {
+        let validator = validator(common).map_err(within)?;
+        let mut facts = ContextFacts {
             authorities: validator.facts(),
             chains: identities.iter().flat_map(|identity| identity.facts.clone()).collect(),
         };
+        filled.label(&mut facts);
         let is = |value: &Option<nuncio_api::pb::google::protobuf::BoolValue>| value.as_ref().is_some_and(|v| v.value);
         let chooser =
             ServerIdentities::new(identities, is(&message.full_scan_certs_on_sni_mismatch), is(&message.require_sni));

@@ -7,6 +7,7 @@
 
 mod fetch;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
@@ -18,7 +19,7 @@ use nuncio_api::pb::envoy::extensions::transport_sockets::tls::v3::{
 use nuncio_api::prost::Message;
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
-use nuncio_core::stats::ScopeId;
+use nuncio_core::stats::{Kind, NamedCounter, ScopeId, Store};
 use nuncio_discovery::xds::ConfigSource;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::CertificateDer;
@@ -49,6 +50,8 @@ pub struct CertificateFacts {
     /// Seconds since 1970.
     pub not_before: i64,
     pub not_after: i64,
+    /// Its secret's, or what Envoy calls those that have none.
+    pub label: Arc<str>,
 }
 
 /// The certificates of one context.
@@ -56,6 +59,25 @@ pub struct CertificateFacts {
 pub struct ContextFacts {
     pub authorities: Vec<CertificateFacts>,
     pub chains: Vec<CertificateFacts>,
+}
+
+/// A context with its secrets in their places, and what those are called.
+pub(super) struct Filled {
+    pub(super) common: pb::CommonTlsContext,
+    chains: Vec<Arc<str>>,
+    authorities: Option<Arc<str>>,
+}
+
+impl Filled {
+    /// Names what was built of it.
+    pub(super) fn label(&self, facts: &mut ContextFacts) {
+        // Its own certificates stand before those of secrets.
+        for (certificate, name) in facts.chains.iter_mut().rev().zip(self.chains.iter().rev()) {
+            certificate.label = name.clone();
+        }
+        let name = self.authorities.clone().unwrap_or_else(|| "unnamed_ca_cert_e3b0c442".into());
+        facts.authorities.iter_mut().for_each(|certificate| certificate.label = name.clone());
+    }
 }
 
 /// A secret from elsewhere, as `/config_dump` shows it.
@@ -185,6 +207,40 @@ impl Secrets {
         all.map(|certificate| certificate.days_left(now)).min()
     }
 
+    /// `ssl.certificate.<name>.expiration_unix_time_seconds` of every context, as they are when somebody reads them.
+    pub fn expiry_gauges(&self) -> impl Fn(&mut Store) + 'static {
+        let secrets = self.clone();
+        let kept = RefCell::<HashMap<(ScopeId, Arc<str>), (NamedCounter, u64)>>::default();
+        move |store| {
+            let mut now: HashMap<(ScopeId, Arc<str>), u64> = HashMap::new();
+            let contexts: Vec<_> = lock(&secrets.0.state).contexts.iter().filter_map(Weak::upgrade).collect();
+            for (scope, facts) in contexts.iter().filter_map(|c| Some((c.counted_at()?.0, c.facts()?))) {
+                for certificate in facts.authorities.iter().chain(&facts.chains) {
+                    let end = u64::try_from(certificate.not_after).unwrap_or(0);
+                    let known = now.entry((scope, certificate.label.clone())).or_insert(end);
+                    *known = end.min(*known);
+                }
+            }
+            let mut kept = kept.borrow_mut();
+            kept.retain(|key, (gauge, shown)| {
+                let lives = now.contains_key(key);
+                if !lives {
+                    gauge.sub(*shown);
+                }
+                lives
+            });
+            for (key, end) in now {
+                let name = format!("ssl.certificate.{}.expiration_unix_time_seconds", key.1);
+                let scope = key.0;
+                let make = || (store.main().named(scope, &name, Kind::Gauge), 0);
+                let (gauge, shown) = kept.entry(key).or_insert_with(make);
+                gauge.sub(*shown);
+                gauge.add(end);
+                *shown = end;
+            }
+        }
+    }
+
     pub(super) fn note_context(&self, context: Weak<dyn Context>) {
         lock(&self.0.state).contexts.push(context);
     }
@@ -199,8 +255,9 @@ impl Secrets {
     }
 
     /// The context with all secrets in their places; none while one is missing.
-    pub(super) fn fill_in(&self, common: &pb::CommonTlsContext) -> Result<Option<pb::CommonTlsContext>, ConfigError> {
+    pub(super) fn fill_in(&self, common: &pb::CommonTlsContext) -> Result<Option<Filled>, ConfigError> {
         let mut filled = common.clone();
+        let (mut chains, mut authorities) = (Vec::new(), None);
         for (path, config) in references(common) {
             let Some(secret) = self.find(config, changes(common)).map_err(|e| e.within(&path))? else {
                 return Ok(None);
@@ -210,6 +267,8 @@ impl Secrets {
             match (&secret.r#type, &mut filled.validation_context_type) {
                 (Some(Type::TlsCertificate(certificate)), _) if path.starts_with(CERTIFICATES) => {
                     filled.tls_certificates.push(certificate.clone());
+                    chains.push(config.name.as_str().into());
+                    continue;
                 }
                 (_, _) if path.starts_with(CERTIFICATES) => return Err(wrong("a TLS certificate")),
                 (Some(Type::ValidationContext(own)), Some(ValidationContextType::CombinedValidationContext(both))) => {
@@ -225,9 +284,10 @@ impl Secrets {
                 }
                 _ => return Err(wrong("a validation context")),
             }
+            authorities = Some(config.name.as_str().into());
         }
         filled.tls_certificate_sds_secret_configs.clear();
-        Ok(Some(filled))
+        Ok(Some(Filled { common: filled, chains, authorities }))
     }
 
     /// `again`: not for this time alone.
@@ -358,6 +418,7 @@ impl CertificateFacts {
             names: certificate::names(&parsed).into_iter().filter_map(name).collect(),
             not_before: parsed.validity().not_before.timestamp(),
             not_after: parsed.validity().not_after.timestamp(),
+            label: "unnamed_cert_e3b0c442".into(),
         })
     }
 

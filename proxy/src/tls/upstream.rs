@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwapOption;
 use nuncio_api::pb::envoy::extensions::transport_sockets::tls::v3 as pb;
@@ -26,7 +26,7 @@ use super::downstream::{describe, identities, validator};
 use super::failure::TlsFailure;
 use super::identity::ClientIdentity;
 use super::parameters::{Parameters, Side};
-use super::secret::{self, Context, ContextFacts, Secrets};
+use super::secret::{self, Context, ContextFacts, Filled, Secrets};
 use super::stream::TlsStream;
 use super::validation::{PeerRole, SharedValidator};
 use super::verifier::Verifier;
@@ -50,6 +50,8 @@ pub struct UpstreamTls {
     message: pb::UpstreamTlsContext,
     common: pb::CommonTlsContext,
     secrets: Secrets,
+    /// Its cluster's, which is made after it.
+    scope: OnceLock<ScopeId>,
     /// None until every secret is there.
     current: ArcSwapOption<ClientContext>,
     sni: Option<Arc<str>>,
@@ -114,6 +116,7 @@ impl UpstreamTls {
         let own = Arc::new(Self {
             common: secret::kept(message.common_tls_context.as_ref())?,
             secrets: secrets.clone(),
+            scope: OnceLock::new(),
             current: ArcSwapOption::empty(),
             sni: (!message.sni.is_empty()).then(|| message.sni.as_str().into()),
             auto_host_sni: message.auto_host_sni,
@@ -125,6 +128,11 @@ impl UpstreamTls {
         own.rebuild()?;
         secrets.note_context(user);
         Ok(own)
+    }
+
+    /// Where its cluster counts.
+    pub fn count_at(&self, scope: ScopeId) {
+        let _ = self.scope.set(scope);
     }
 
     /// Whoever answers is believed.
@@ -190,7 +198,7 @@ impl Context for UpstreamTls {
     fn rebuild(&self) -> Result<bool, ConfigError> {
         let filled = self.secrets.fill_in(&self.common).map_err(|e| e.within("common_tls_context"))?;
         let Some(filled) = filled else { return Ok(false) };
-        self.current.store(Some(Arc::new(ClientContext::build(&self.message, filled)?)));
+        self.current.store(Some(Arc::new(ClientContext::build(&self.message, &filled)?)));
         Ok(true)
     }
 
@@ -199,28 +207,29 @@ impl Context for UpstreamTls {
     }
 
     fn counted_at(&self) -> Option<(ScopeId, u8)> {
-        // Its cluster's scope is made after it.
-        None
+        self.scope.get().map(|scope| (*scope, 0))
     }
 }
 
 // === impl ClientContext ===
 
 impl ClientContext {
-    fn build(message: &pb::UpstreamTlsContext, common: pb::CommonTlsContext) -> Result<Self, ConfigError> {
+    fn build(message: &pb::UpstreamTlsContext, filled: &Filled) -> Result<Self, ConfigError> {
+        let common = &filled.common;
         let within = |e: ConfigError| e.within("common_tls_context");
-        let parameters = Parameters::from_proto(&common, Side::Client).map_err(within)?;
-        let mut identities = identities(&common, &parameters).map_err(within)?;
+        let parameters = Parameters::from_proto(common, Side::Client).map_err(within)?;
+        let mut identities = identities(common, &parameters).map_err(within)?;
         if identities.len() > 1 {
             let reason = "Multiple TLS certificates are not supported for client contexts";
             return Err(ConfigError::new("common_tls_context.tls_certificates", reason));
         }
-        let validator = validator(&common).map_err(within)?;
+        let validator = validator(common).map_err(within)?;
         let identity = identities.pop();
-        let facts = ContextFacts {
+        let mut facts = ContextFacts {
             authorities: validator.facts(),
             chains: identity.iter().flat_map(|identity| identity.facts.clone()).collect(),
         };
+        filled.label(&mut facts);
         let sessions = message.max_session_keys.as_ref().map_or(1, |keys| keys.value as usize);
         let identity = Arc::new(ClientIdentity(identity));
         let config = client_config(&parameters, &validator, &identity, sessions, Vec::new())

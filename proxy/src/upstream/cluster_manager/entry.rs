@@ -95,6 +95,7 @@ impl Cluster {
         let lists = wellness.as_ref().and_then(|wellness| wellness.plan()).map(|plan| plan.lists());
         lists.into_iter().flatten().for_each(|list| store.declare(scope, list));
         if let Some(sockets) = config.transport() {
+            sockets.contexts().for_each(|tls| tls.count_at(scope));
             store.declare(scope, &Ssl::descriptors()[0]);
             store.declare(scope, &SocketFactory::descriptors()[0]);
             if sockets.contexts().any(|tls| tls.verifies_nothing()) {
