@@ -48,4 +48,5 @@ pub use flood::{Fault, FaultKind};
 pub use options::{ClientOptions, Http2Options, Keepalive, ServerOptions};
 pub use server::{Accepted, ConnectionError, ServerConn};
 pub use server_stream::ServerStream;
+pub use shared::FrameCounts;
 pub use stream_error::StreamError;

@@ -14,6 +14,7 @@ use nuncio_core::random::Rng;
 use nuncio_core::stats::lists::cluster::{
     self as stat, Connections, Failures, LoadBalancer as LbStats, Rare, ResponseTime, Retries, Traffic,
 };
+use nuncio_core::stats::lists::http2::Codec as Http2Codec;
 use nuncio_core::stats::{AmountGuard, CodeStats, Codes, ScopeId, Stats, WorkerStats};
 use nuncio_core::upstream::{Choice, ClusterInfo, Host, LbContext, LoadBalancer, PrioritySet};
 
@@ -151,6 +152,8 @@ pub struct ClusterStats {
     pub retries: Stats<Retries>,
     pub rare: Stats<Rare>,
     pub load_balancer: Stats<LbStats>,
+    /// `http2.`.
+    pub http2: Stats<Http2Codec>,
     codes: CodeStats,
     codes_internal: CodeStats,
     codes_external: CodeStats,
@@ -169,6 +172,7 @@ impl ClusterStats {
             retries: Stats::new(worker, scope),
             rare: Stats::new(worker, scope),
             load_balancer: Stats::new(worker, scope),
+            http2: Stats::under(worker, scope, 1),
             codes: CodeStats::new(worker, scope, Codes::Cluster),
             codes_internal: CodeStats::new(worker, scope, Codes::Internal),
             codes_external: CodeStats::new(worker, scope, Codes::External),

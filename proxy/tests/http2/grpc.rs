@@ -24,7 +24,7 @@ use crate::running::RunningProxy;
 use crate::stage::{configuration, stat, stat_becomes, within};
 
 const MIB: usize = 1 << 20;
-const HTTP2: &str = r#"typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {"@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", explicit_http_config: {http2_protocol_options: {}}}}"#;
+pub const HTTP2: &str = r#"typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {"@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", explicit_http_config: {http2_protocol_options: {}}}}"#;
 
 // === messages ===
 

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod conformance;
+mod counters;
 mod downgrade;
 mod grpc;
 #[path = "../wire/running.rs"]

@@ -19,7 +19,7 @@ use super::guard::GuardedIo;
 use super::keepalive::Pinger;
 use super::options::ClientOptions;
 use super::server::{MAX_SEND_BUFFER, head_list_size};
-use super::shared::{Ended, Shared};
+use super::shared::{Ended, FrameCounts, Shared};
 use super::stream_error::StreamError;
 use crate::codec::Buffers;
 
@@ -166,6 +166,11 @@ impl ClientDriver {
     /// Bytes received, and bytes sent, on this connection.
     pub fn totals(&self) -> (u64, u64) {
         (self.shared.received.get(), self.shared.sent.get())
+    }
+
+    /// What came and went since it was last asked; `None` if that is nothing.
+    pub fn take_counts(&self) -> Option<FrameCounts> {
+        self.shared.take_counts()
     }
 }
 

@@ -24,6 +24,7 @@ use crate::codec::Buffers;
 const GATHER: usize = 64 * 1024;
 
 const PROTOCOL_ERROR: u32 = 1;
+const REFUSED_STREAM: u32 = 7;
 /// Of an RST_STREAM frame.
 const RESET_LEN: usize = 13;
 
@@ -107,6 +108,10 @@ impl GuardedIo {
                 kind::HEADERS if *server => *has_heads = true,
                 kind::DATA => shared.body_received.set(shared.body_received.get() + u64::from(frame.len)),
                 kind::SETTINGS if !frame.has(ACK) => shared.settled.set(true),
+                kind::RST_STREAM => shared.count(|counts| {
+                    counts.rx_resets += 1;
+                    counts.refused += u32::from(frame.code == REFUSED_STREAM);
+                }),
                 kind::GOAWAY => {
                     shared.going_away.set(true);
                     shared.wake_driver();
@@ -177,6 +182,7 @@ impl GuardedIo {
                     output.drain(start..end);
                 }
             }
+            kind::RST_STREAM => shared.count(|counts| counts.tx_resets += 1),
             _ => {}
         });
     }

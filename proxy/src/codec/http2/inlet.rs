@@ -81,7 +81,10 @@ impl Inlet {
             None => Poll::Ready(Ok(Piece::End)),
             Some(map) => match fields::read_trailers(&map, self.max_headers) {
                 Some(trailers) if trailers.is_empty() => Poll::Ready(Ok(Piece::End)),
-                Some(trailers) => Poll::Ready(Ok(Piece::Trailers(trailers))),
+                Some(trailers) => {
+                    self.shared.count(|counts| counts.trailers += 1);
+                    Poll::Ready(Ok(Piece::Trailers(trailers)))
+                }
                 None => Poll::Ready(Err(InletError::Trailers)),
             },
         }

@@ -19,7 +19,7 @@ use super::keepalive::Pinger;
 use super::options::ServerOptions;
 use super::scan::kind;
 use super::server_stream::ServerStream;
-use super::shared::{Ended, Shared};
+use super::shared::{Ended, FrameCounts, Shared};
 use super::window::Window;
 use crate::codec::Buffers;
 
@@ -300,6 +300,11 @@ impl ServerConn {
     /// Bytes received, and bytes sent, on this connection.
     pub fn totals(&self) -> (u64, u64) {
         (self.shared.received.get(), self.shared.sent.get())
+    }
+
+    /// What came and went since it was last asked; `None` if that is nothing.
+    pub fn take_counts(&self) -> Option<FrameCounts> {
+        self.shared.take_counts()
     }
 }
 

@@ -22,9 +22,21 @@ pub(super) enum Ended {
     Closed,
 }
 
+/// What Envoy counts of frames, since it was last asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FrameCounts {
+    pub rx_resets: u32,
+    /// Of those, with REFUSED_STREAM.
+    pub refused: u32,
+    pub tx_resets: u32,
+    /// Trailers that came.
+    pub trailers: u32,
+}
+
 /// Of one connection.
 #[derive(Debug)]
 pub(super) struct Shared {
+    counts: Cell<FrameCounts>,
     fault: Cell<Option<Fault>>,
     ended_by: Cell<Option<Ended>>,
     /// Body bytes given to the library since it last had written everything.
@@ -66,6 +78,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(buffer_limit: u32) -> Self {
         Self {
+            counts: Cell::default(),
             fault: Cell::new(None),
             ended_by: Cell::new(None),
             queued: Cell::new(0),
@@ -88,6 +101,20 @@ impl Shared {
             ping_wanted: Cell::new(false),
             ended: RefCell::default(),
         }
+    }
+
+    // === frames ===
+
+    pub(super) fn count(&self, change: impl FnOnce(&mut FrameCounts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+
+    /// `None` if there was nothing to count.
+    pub(super) fn take_counts(&self) -> Option<FrameCounts> {
+        let counts = self.counts.take();
+        (counts != FrameCounts::default()).then_some(counts)
     }
 
     // === faults ===

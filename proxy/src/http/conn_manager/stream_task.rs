@@ -5,6 +5,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use nuncio_core::stats::GaugeGuard;
+use nuncio_core::stats::lists::http2::{self as codec_stat, Codec as Http2Codec};
 use tokio::time::Instant;
 
 use super::HttpConnectionManager;
@@ -19,6 +21,7 @@ pub struct StreamTask {
     active: Option<Box<ActiveStream>>,
     manager: Rc<HttpConnectionManager>,
     streams: Rc<Streams>,
+    _active: GaugeGuard<Http2Codec>,
 }
 
 impl StreamTask {
@@ -29,7 +32,8 @@ impl StreamTask {
         streams: Rc<Streams>,
     ) -> Self {
         streams.begin();
-        Self { stream, active: Some(active), manager, streams }
+        let gauge = manager.http2.gauge(codec_stat::STREAMS_ACTIVE);
+        Self { stream, active: Some(active), manager, streams, _active: gauge }
     }
 
     fn finish(&mut self, end: End) {

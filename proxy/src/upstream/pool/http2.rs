@@ -15,7 +15,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use nuncio_core::http::RequestHead;
 use nuncio_core::net::{Address, TlsInfo};
+use nuncio_core::stats::GaugeGuard;
 use nuncio_core::stats::lists::cluster as stat;
+use nuncio_core::stats::lists::http2::{self as codec_stat, Codec as Http2Codec};
 use nuncio_core::upstream::Host;
 
 use self::member::{Member, MemberTask};
@@ -135,7 +137,7 @@ impl Http2Pool {
             stats.failures.inc(stat::UPSTREAM_CX_MAX_REQUESTS);
             self.withdraw(member);
         }
-        Ok(Slot { pool: self.clone(), member: member.clone(), stream: None, _request: request })
+        Ok(Slot { pool: self.clone(), member: member.clone(), stream: None, active: None, _request: request })
     }
 
     /// As many requests that wait as the connections take.
@@ -307,6 +309,7 @@ pub struct Slot {
     member: Rc<Member>,
     /// From the request's head on.
     pub(super) stream: Option<ClientStream>,
+    active: Option<GaugeGuard<Http2Codec>>,
     _request: RequestAccount,
 }
 
@@ -334,6 +337,7 @@ impl Slot {
         match self.member.with_connection(|conn| conn.open(head, end, upgrade)) {
             Some(Ok(stream)) => {
                 self.stream = Some(stream);
+                self.active = Some(self.pool.cluster.stats().http2.gauge(codec_stat::STREAMS_ACTIVE));
                 Ok(())
             }
             Some(Err(OpenError::Unwritable(what))) => Err(NotSent::Unwritable(what)),

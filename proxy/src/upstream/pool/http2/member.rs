@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nuncio_core::net::{Address, TlsInfo};
 use nuncio_core::stats::lists::cluster as stat;
+use nuncio_core::stats::lists::http2 as codec_stat;
 use tokio::time::Instant;
 
 use super::super::account::ConnectionAccount;
@@ -134,6 +135,12 @@ impl MemberTask {
 
     fn over(&self, end: ClientEnd) {
         let pool = self.pool.upgrade();
+        if let Some(pool) = &pool {
+            self.count_frames(pool);
+            if matches!(end, ClientEnd::Dead) {
+                pool.cluster.stats().http2.inc(codec_stat::KEEPALIVE_TIMEOUT);
+            }
+        }
         if let Some(mut account) = self.member.account.borrow_mut().take() {
             account.bytes(self.driver.totals());
             account.closed_by_peer = matches!(end, ClientEnd::Remote);
@@ -146,6 +153,19 @@ impl MemberTask {
         match pool {
             Some(pool) => pool.gone(&self.member),
             None => self.member.close(),
+        }
+    }
+
+    fn count_frames(&self, pool: &Http2Pool) {
+        let Some(counts) = self.driver.take_counts() else { return };
+        let stats = &pool.cluster.stats().http2;
+        for (stat, n) in [
+            (codec_stat::RX_RESET, counts.rx_resets),
+            (codec_stat::STREAM_REFUSED_ERRORS, counts.refused),
+            (codec_stat::TX_RESET, counts.tx_resets),
+            (codec_stat::TRAILERS, counts.trailers),
+        ] {
+            stats.add(stat, n.into());
         }
     }
 
@@ -175,6 +195,7 @@ impl Future for MemberTask {
             this.member.close();
             return Poll::Pending;
         };
+        this.count_frames(&pool);
         if !this.member.is_draining() && this.member.with_connection(ClientConn::is_closing) == Some(true) {
             pool.cluster.stats().failures.inc(stat::UPSTREAM_CX_CLOSE_NOTIFY);
             pool.withdraw(&this.member);
