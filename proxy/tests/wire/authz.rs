@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Incoming;
@@ -19,6 +19,7 @@ use nuncio_api::pb::envoy::service::auth::v3::authorization_server::{Authorizati
 use nuncio_api::pb::envoy::service::auth::v3::check_response::HttpResponse;
 use nuncio_api::pb::envoy::service::auth::v3::{CheckRequest, CheckResponse, OkHttpResponse};
 use nuncio_api::pb::google::rpc::Status;
+use tokio::time::Instant;
 use tonic::codegen::Service as _;
 
 use crate::running::RunningProxy;
@@ -153,6 +154,8 @@ struct ForeignServer {
     hanging: mpsc::Receiver<&'static str>,
 }
 
+// A server that knows nothing of our threads.
+#[allow(clippy::disallowed_methods)]
 fn foreign() -> ForeignServer {
     let (hanging, told) = mpsc::sync_channel(100);
     let (bound, address) = mpsc::channel();
@@ -273,9 +276,9 @@ fn an_authorizer_killed_under_load_leaves_only_refusals_and_is_back_within_a_sec
     (0..200).for_each(|_| assert_eq!(client.get("/"), 403));
     let address = server.address.to_string();
     let _again = OwnServer::start(&address);
-    let began = SystemTime::now();
+    let began = Instant::now();
     while client.get("/") != 200 {
-        assert!(began.elapsed().unwrap() < Duration::from_secs(1), "still refused");
+        assert!(began.elapsed() < Duration::from_secs(1), "still refused");
     }
     (0..200).for_each(|_| assert_eq!(client.get("/"), 200));
     over.store(true, Ordering::Relaxed);
@@ -284,6 +287,25 @@ fn an_authorizer_killed_under_load_leaves_only_refusals_and_is_back_within_a_sec
         assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [200, 403], "{statuses:?}");
     }
     assert_eq!(stat(&proxy, "http.web.ext_authz.failure_mode_allowed"), 0);
+}
+
+#[test]
+fn a_route_that_changes_after_the_check_is_refused_on_request() {
+    let server = OwnServer::start("127.0.0.1:0");
+    let plain = "{match: {prefix: /}, direct_response: {status: 200}}";
+    let marked = "{name: marked, match: {prefix: /, headers: [{name: x-authorized-by, present_match: true}]}, \
+                  direct_response: {status: 201}}";
+    let yaml = config(server.address, "").replace(plain, &format!("{marked}, {plain}"));
+    let (before, rest) = yaml.split_once("          - name: envoy.filters.http.ext_authz\n").unwrap();
+    let (filter, after) = rest.split_once("          - name: envoy.filters.http.router\n").unwrap();
+    let [first, second] = ["first", "second"].map(|name| format!("          - name: {name}\n{filter}"));
+    let second = second.replace("timeout: 5s}", "timeout: 5s}\n              clear_route_cache: true");
+    let yaml = format!("{before}{first}{second}          - name: envoy.filters.http.router\n{after}");
+    let keys = "layered_runtime: {layers: [{name: s, static_layer: {nuncio.ext_authz.refuse_route_change: true}}]}\n";
+    for (more, status) in [("", 201), (keys, 403)] {
+        let proxy = RunningProxy::start(&format!("{yaml}{more}"), 1);
+        assert_eq!(Client::new(proxy.socket("web")).get("/"), status);
+    }
 }
 
 // === The doctor ===
