@@ -61,6 +61,7 @@ fn support() -> Support {
         stats_sink::SUPPORTED,
         server::bootstrap::SUPPORTED,
         server::main_thread::dynamic::SUPPORTED,
+        server::overload::SUPPORTED,
         server::runtime::SUPPORTED,
         listener::config::SUPPORTED,
         network::SUPPORTED,

@@ -5,6 +5,7 @@
 //! - [`version`]: which build this is
 //! - [`calendar`]: dates from seconds · [`alarm`]: one timer for many deadlines
 //! - [`logging`]: the proxy's own log
+//! - [`overload`]: what is given up while there is too little of something
 //! - [`lifecycle`]: the state of the server and of its draining
 //! - [`stats_sink`]: all stats as text, for people and for scrapers
 //! - [`subscription`]: what is counted and checked of configuration that comes while it runs
@@ -36,6 +37,7 @@ pub mod listener;
 pub mod logging;
 pub mod net;
 pub mod network;
+pub mod overload;
 pub mod server;
 pub mod stats_sink;
 pub mod subscription;

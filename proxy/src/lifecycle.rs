@@ -10,6 +10,8 @@ use nuncio_core::random::Rng;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::overload::Overload;
+
 /// `envoy.admin.v3.ServerInfo.State`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -46,6 +48,7 @@ pub struct Lifecycle {
     health_failed: AtomicBool,
     /// Connections that listeners of all threads accepted and that are open.
     downstream_connections: AtomicU64,
+    pub overload: Overload,
 }
 
 impl Default for Lifecycle {
@@ -54,6 +57,7 @@ impl Default for Lifecycle {
             initialization: AtomicU8::new(ServerState::PreInitializing as u8),
             health_failed: AtomicBool::new(false),
             downstream_connections: AtomicU64::new(0),
+            overload: Overload::default(),
         }
     }
 }
@@ -105,6 +109,11 @@ pub struct Drain {
 impl Drain {
     pub fn new(lifecycle: Arc<Lifecycle>, with_health: bool, strategy: DrainStrategy, window: Duration) -> Self {
         Self { lifecycle, with_health, strategy, window, started: Cell::new(None), notify: Notify::new() }
+    }
+
+    /// What the server gives up while it has too little of something.
+    pub fn overload(&self) -> &Overload {
+        &self.lifecycle.overload
     }
 
     /// Whether a connection that could end now should. Gradual draining says yes ever more often,

@@ -16,6 +16,7 @@ pub mod accept;
 pub mod bind;
 pub mod buffers;
 pub mod connect;
+pub mod handover;
 pub mod interfaces;
 pub mod limits;
 pub mod options;

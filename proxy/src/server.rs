@@ -7,6 +7,7 @@
 //! - [`worker`]: a thread that serves connections
 //! - [`inbox`]: the one list of what crosses threads
 //! - [`signals`]: what the operator tells a process
+//! - [`overload`]: resources that may run out, and what follows
 //! - [`process_stats`]: the statistics under `server.`
 //!
 //! ```text
@@ -19,6 +20,7 @@ pub mod bootstrap;
 pub mod inbox;
 pub mod main_thread;
 pub mod options;
+pub mod overload;
 pub mod process_stats;
 pub mod runtime;
 pub mod signals;

@@ -33,7 +33,9 @@ pub mod worker;
 pub use async_client::ClusterClient;
 pub use circuit_breaker::{Permit, Priority};
 pub use cluster::{ClusterConfig, ClusterDefaults};
-pub use cluster_manager::{Awaited, ClusterManager, ClusterStatus, ClusterView, HealthView, Provenance};
+pub use cluster_manager::{
+    Awaited, ClusterManager, ClusterStatus, ClusterView, HealthView, PreparedCluster, Provenance,
+};
 pub use dial::DialContext;
 pub use pool::http1::{Acquire, PendingConn, PooledConn};
 pub use pool::stream::{AcquireStream, PendingStream, UpstreamEnd, UpstreamStream};

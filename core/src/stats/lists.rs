@@ -711,6 +711,8 @@ pub mod subscription {
     pub static CDS_SCOPE: Scope = Scope { root: "cluster_manager.cds.", lists: &[Updates::descriptors] };
     /// Name "".
     pub static LDS_SCOPE: Scope = Scope { root: "listener_manager.lds.", lists: &[Updates::descriptors] };
+    /// Not Envoy's. Name "".
+    pub static RELOAD_SCOPE: Scope = Scope { root: "server.reload.", lists: &[Updates::descriptors] };
     /// Named `<stat_prefix>.rds.<route_config_name>`.
     pub static RDS_SCOPE: Scope = Scope { root: "http.", lists: &[Updates::descriptors, Routes::descriptors] };
 
@@ -735,6 +737,29 @@ pub mod subscription {
             counter UPDATE_EMPTY;
             /// When routes changed last, in milliseconds since 1970.
             gauge CONFIG_RELOAD_TIME_MS;
+        }
+    }
+}
+
+/// `overload.<resource or action>.`
+pub mod overload {
+    use super::Scope;
+
+    pub static SCOPE: Scope = Scope { root: "overload.", lists: &[] };
+
+    crate::stats! {
+        pub Resource {
+            counter FAILED_UPDATES;
+            counter SKIPPED_UPDATES;
+            /// In percent.
+            gauge PRESSURE;
+        }
+    }
+    crate::stats! {
+        pub Action {
+            gauge ACTIVE;
+            gauge SCALE_PERCENT;
+            counter SHRINK_COUNT;
         }
     }
 }

@@ -4,6 +4,7 @@
 //! a dump of ten thousand clusters holds one of them as text. What is asked for is decided before: which sections or
 //! which list of one section ([`Selection`]), and what of them ([`FieldMask`]).
 
+use std::cell::RefCell;
 use std::fmt;
 use std::fmt::Write;
 use std::rc::Rc;
@@ -81,11 +82,15 @@ const PARAMS: &[Param] = &[
     Param { name: "include_eds", help: "endpoints too", kind: ParamKind::Flag },
 ];
 
-pub fn pages(configs: &Arc<Configs>, clusters: &ClusterSource, dynamic: Rc<dyn Fn() -> Dynamic>) -> Vec<Page> {
+pub fn pages(
+    configs: &Rc<RefCell<Arc<Configs>>>,
+    clusters: &ClusterSource,
+    dynamic: Rc<dyn Fn() -> Dynamic>,
+) -> Vec<Page> {
     let (configs, clusters) = (configs.clone(), clusters.clone());
     let dump = move |query: &Query| {
         let clusters = if query.has("include_eds") { clusters() } else { Vec::new() };
-        answer(Dump { configs: configs.clone(), dynamic: dynamic(), clusters }, query)
+        answer(Dump { configs: configs.borrow().clone(), dynamic: dynamic(), clusters }, query)
     };
     vec![Page::new("/config_dump", "dump current configuration", dump).with_params(PARAMS)]
 }

@@ -19,6 +19,7 @@ use nuncio_core::stats::lists::listener as names;
 use nuncio_core::stats::lists::listener::{Listener, PerWorker, Times};
 use nuncio_core::stats::{Counter, GaugeGuard, Stats};
 use nuncio_core::stream_info::{ResponseFlag, ResponseFlags, StreamInfo};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -30,6 +31,7 @@ use crate::lifecycle::{Drain, DrainStrategy, Lifecycle};
 use crate::net::accept::descriptor;
 use crate::net::{Acceptor, ListeningSocket};
 use crate::network::{Connection, ConnectionRecord};
+use crate::overload::Action;
 use crate::upstream::Worker;
 
 /// How long a loop rests that cannot accept: from the first, doubled up to the second.
@@ -37,6 +39,9 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(10), Duration::fro
 
 /// The runtime key that bounds the connections of all listeners together.
 const GLOBAL_LIMIT: &str = "overload.global_downstream_max_connections";
+
+/// How long a loop rests while connections are not taken.
+const OVERLOADED: Duration = Duration::from_millis(50);
 
 /// What all listeners of a worker share.
 pub struct AcceptPolicy {
@@ -75,6 +80,8 @@ pub(super) struct Serving {
     pub drain: Rc<Drain>,
     /// It takes no more connections.
     stopped: Cell<bool>,
+    /// Told when it stops.
+    leave: Notify,
     directory: Rc<Directory>,
     lifecycle: Arc<Lifecycle>,
 }
@@ -125,10 +132,12 @@ impl ActiveListeners {
             ListenerCommand::Start { id, config, sockets } => self.start(id, config, sockets),
             ListenerCommand::Stop { id, drain } => {
                 if let Some(active) = self.active.get_mut(&id) {
-                    active.loops.drain(..).for_each(|l| l.abort());
+                    // The loops take what waits in the queues, and end.
+                    active.loops.clear();
                     let own = self.worker.clusters.own_listeners();
                     active.accepting.drain(..).for_each(|address| own.remove(address));
                     active.serving.stopped.set(true);
+                    active.serving.leave.notify_waiters();
                     if drain {
                         active.serving.drain.start();
                     }
@@ -195,17 +204,32 @@ impl Serving {
             counts: Rc::new(counts),
             drain: Rc::new(drain),
             stopped: Cell::new(false),
+            leave: Notify::new(),
             directory: directory.clone(),
             lifecycle: policy.lifecycle.clone(),
         }
     }
 
-    /// The accept loop. It never ends by itself: whatever `accept` fails with may pass.
+    /// The accept loop. It ends when the listener stops, with what waits by then: whatever `accept` fails with may
+    /// pass.
     async fn run(self: Rc<Self>, mut acceptor: impl Accept) {
         let mut rest = BACK_OFF.0;
         let mut failing = false;
         loop {
-            match self.accept_batch(&mut acceptor).await {
+            if self.stopped.get() {
+                return self.accept_last(&mut acceptor).await;
+            }
+            let overload = &self.lifecycle.overload;
+            if overload.befalls(Action::StopAcceptingConnections, &self.worker.context.rng) {
+                self.rest(OVERLOADED).await;
+                continue;
+            }
+            let batch = tokio::select! {
+                biased;
+                () = self.leave.notified() => continue,
+                batch = self.accept_batch(&mut acceptor) => batch,
+            };
+            match batch {
                 Ok(count) => {
                     self.counts.times.record(names::CONNECTIONS_ACCEPTED_PER_SOCKET_EVENT, count.into());
                     if failing {
@@ -221,11 +245,32 @@ impl Serving {
                         tracing::warn!(listener = self.config.name(), "cannot accept connections: {e}; trying on");
                         failing = true;
                     }
-                    tokio::time::sleep(rest).await;
+                    self.rest(rest).await;
                     rest = (rest * 2).min(BACK_OFF.1);
                 }
             }
         }
+    }
+
+    /// For so long, or until the listener stops.
+    async fn rest(&self, time: Duration) {
+        tokio::select! {
+            () = self.leave.notified() => {}
+            () = tokio::time::sleep(time) => {}
+        }
+    }
+
+    /// What waits in the queue of a socket that closes.
+    async fn accept_last(self: &Rc<Self>, acceptor: &mut impl Accept) {
+        let all = poll_fn(|cx| {
+            while let Poll::Ready(Ok(connected)) = acceptor.poll_accept(cx) {
+                if self.accepted(connected, acceptor).is_err() {
+                    break;
+                }
+            }
+            Poll::Ready(())
+        });
+        tokio::task::unconstrained(all).await;
     }
 
     /// Takes what waits, up to `max_connections_to_accept_per_socket_event`.
@@ -276,6 +321,10 @@ impl Serving {
             self.counts.listener.inc(names::DOWNSTREAM_CX_OVERFLOW);
             return Err(io::Error::other("the last free descriptors are kept for the proxy itself"));
         }
+        if self.lifecycle.overload.befalls(Action::RejectIncomingConnections, &self.worker.context.rng) {
+            self.counts.listener.inc(names::DOWNSTREAM_CX_OVERLOAD_REJECT);
+            return Ok(());
+        }
         if let Some(overflow) = self.overflow() {
             self.counts.listener.inc(overflow);
             return Ok(());
@@ -293,6 +342,10 @@ impl Serving {
         let reached =
             |key: &str, count: &AtomicU64| runtime.integer(key).is_some_and(|limit| count.load(Relaxed) >= limit);
         if !self.config.ignore_global_conn_limit && reached(GLOBAL_LIMIT, self.lifecycle.downstream_connections()) {
+            return Some(names::DOWNSTREAM_GLOBAL_CX_OVERFLOW);
+        }
+        let most = self.lifecycle.overload.max_connections();
+        if !self.config.ignore_global_conn_limit && self.lifecycle.downstream_connections().load(Relaxed) >= most {
             return Some(names::DOWNSTREAM_GLOBAL_CX_OVERFLOW);
         }
         reached(&self.config.connection_limit_key, &self.config.open).then_some(names::DOWNSTREAM_CX_OVERFLOW)

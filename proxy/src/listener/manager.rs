@@ -5,7 +5,9 @@
 //! workers must do comes out as [`Change`]s; sending them is the server's business.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -28,6 +30,8 @@ pub struct Prepared {
     origin: Origin,
     scopes: Vec<ScopeId>,
     guards: Vec<Box<dyn Any>>,
+    /// Its sockets, where they were asked for ahead.
+    bound: Option<Vec<Arc<BoundAddress>>>,
 }
 
 /// Where the configuration of a listener comes from.
@@ -78,6 +82,8 @@ pub struct ListenerManager {
     next: u64,
     /// Workers take connections.
     live: bool,
+    /// Sockets of a predecessor that nobody asked for yet, by [`label`].
+    inherited: RefCell<Vec<(String, Vec<OwnedFd>)>>,
     stats: Stats<server::ListenerManager>,
 }
 
@@ -95,6 +101,7 @@ impl ListenerManager {
             draining: Vec::new(),
             next: 1,
             live: false,
+            inherited: RefCell::default(),
             stats,
         }
     }
@@ -110,7 +117,7 @@ impl ListenerManager {
         let checked = ListenerConfig::check(message, &name, &self.extensions, self.sockets, context);
         let scopes = context.scopes.take();
         match checked {
-            Ok(config) => Ok(Prepared { config: Arc::new(config), origin, scopes, guards: Vec::new() }),
+            Ok(config) => Ok(Prepared { config: Arc::new(config), origin, scopes, guards: Vec::new(), bound: None }),
             Err(errors) => {
                 scopes.into_iter().for_each(|id| context.stats.borrow_mut().release(id));
                 Err(errors)
@@ -149,12 +156,15 @@ impl ListenerManager {
     }
 
     /// Adds, replaces or leaves alone (when nothing changed) one listener of a running server.
-    pub fn update(&mut self, prepared: Prepared) -> Result<Vec<Change>, ConfigError> {
+    pub fn update(&mut self, mut prepared: Prepared) -> Result<Vec<Change>, ConfigError> {
         let old = self.active.iter().position(|e| e.config.name() == prepared.config.name());
         if old.is_some_and(|at| self.active[at].origin.bytes == prepared.origin.bytes) {
             return Ok(Vec::new());
         }
-        let bound = self.bind_sockets(&prepared)?;
+        let bound = match prepared.bound.take() {
+            Some(bound) => bound,
+            None => self.bind_sockets(&prepared)?,
+        };
         let entry = self.entry(prepared, bound);
         let mut changes = vec![entry.start()];
         match old {
@@ -186,6 +196,29 @@ impl ListenerManager {
         for entry in leaving {
             self.stats.inc(server::LISTENER_REMOVED);
             self.leaving.push(entry);
+        }
+    }
+
+    /// Asks for a listener's sockets before it is put into the set, so that this cannot fail later.
+    pub fn reserve(&self, prepared: &mut Prepared) -> Result<(), ConfigError> {
+        prepared.bound = Some(self.bind_sockets(prepared)?);
+        Ok(())
+    }
+
+    /// Those that left stay after all.
+    pub fn unretire(&mut self) {
+        self.active.append(&mut self.leaving);
+    }
+
+    /// The sockets of a predecessor.
+    pub fn inherit(&mut self, sockets: Vec<(String, Vec<OwnedFd>)>) {
+        self.inherited = RefCell::new(sockets);
+    }
+
+    /// What nobody asked for is closed: its address is not configured any more.
+    pub fn disinherit(&mut self) {
+        for (label, _) in self.inherited.take() {
+            tracing::warn!("nobody listens any more as '{label}', which a predecessor did");
         }
     }
 
@@ -242,7 +275,7 @@ impl ListenerManager {
     fn entry(&mut self, prepared: Prepared, bound: Vec<Arc<BoundAddress>>) -> Entry {
         let id = ListenerId(self.next);
         self.next += 1;
-        let Prepared { config, origin, scopes, guards } = prepared;
+        let Prepared { config, origin, scopes, guards, .. } = prepared;
         Entry { id, config, origin, bound, closed: Vec::new(), scopes, guards }
     }
 
@@ -278,6 +311,17 @@ impl ListenerManager {
         }
     }
 
+    /// A predecessor's sockets for the address, of whatever listener had it; with a port of the system's choice, only
+    /// those of the listener of the same name.
+    fn take_inherited(&self, config: &ListenerConfig, address: usize) -> Option<Vec<OwnedFd>> {
+        let (wanted, mut inherited) = (label(config, address), self.inherited.borrow_mut());
+        let chosen = config.addresses[address].0.port() == Some(0);
+        let part = |label: &str| label.rsplit('\n').next().map(str::to_owned);
+        let same = |label: &str| label == wanted || (!chosen && part(label) == part(&wanted));
+        let at = inherited.iter().position(|(label, _)| same(label))?;
+        Some(inherited.swap_remove(at).1)
+    }
+
     fn bind_sockets(&self, prepared: &Prepared) -> Result<Vec<Arc<BoundAddress>>, ConfigError> {
         self.refuse_duplicates(&prepared.config)?;
         let bound = self.bind_entry(&prepared.config).and_then(|bound| {
@@ -297,12 +341,17 @@ impl ListenerManager {
             return Ok(Vec::new());
         }
         let mut bound = Vec::with_capacity(config.addresses.len());
-        for (address, options) in &config.addresses {
+        for (i, (address, options)) in config.addresses.iter().enumerate() {
             let ours = || self.active.iter().chain(&self.leaving).flat_map(|e| &e.bound);
             if let Some(same) =
                 ours().find(|b| address.port() != Some(0) && b.local() == address && b.options() == options)
             {
                 bound.push(same.clone());
+                continue;
+            }
+            if let Some(sockets) = self.take_inherited(config, i) {
+                let adopted = BoundAddress::adopt(address, sockets, options.clone(), self.sockets.workers)?;
+                bound.push(Arc::new(adopted));
                 continue;
             }
             let mut options = options.clone();
@@ -334,6 +383,10 @@ impl Prepared {
 // === impl Entry ===
 
 impl Entry {
+    pub fn bound(&self) -> &[Arc<BoundAddress>] {
+        &self.bound
+    }
+
     /// With the ports the system chose; as configured where nothing is bound.
     pub fn local_addresses(&self) -> Vec<Address> {
         if !self.closed.is_empty() {
@@ -360,7 +413,8 @@ impl Change {
                 bound.iter().try_for_each(|b| b.listen())?;
                 (0..workers)
                     .map(|worker| {
-                        let sockets = bound.iter().map(|b| b.socket(worker)).collect::<io::Result<_>>()?;
+                        let each = bound.iter().map(|b| b.sockets_of(worker, workers));
+                        let sockets = each.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect();
                         Ok(ListenerCommand::Start { id: *id, config: config.clone(), sockets })
                     })
                     .collect()
@@ -368,6 +422,11 @@ impl Change {
             Self::Drain { id } => Ok((0..workers).map(|_| ListenerCommand::Stop { id: *id, drain: true }).collect()),
         }
     }
+}
+
+/// By what a successor knows the sockets of one of a listener's addresses.
+pub fn label(config: &ListenerConfig, address: usize) -> String {
+    format!("{}\n{address}\n{}", config.name(), config.addresses[address].0)
 }
 
 /// Envoy names a nameless listener by a random UUID.

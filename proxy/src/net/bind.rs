@@ -8,6 +8,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 
 use nuncio_core::net::Address;
@@ -101,6 +102,23 @@ impl BoundAddress {
         Ok(Self { local: Address::Pipe(path.into()), sockets: vec![socket], options })
     }
 
+    /// Sockets that another process bound and listens on. Workers that they are too few for get more of them.
+    pub fn adopt(address: &Address, sockets: Vec<OwnedFd>, options: BindOptions, workers: usize) -> io::Result<Self> {
+        let mut sockets: Vec<Socket> = sockets.into_iter().map(Socket::from).collect();
+        let first = sockets.first().ok_or(io::ErrorKind::InvalidInput)?;
+        let local = first.local_addr()?.as_socket().map_or_else(|| address.clone(), Address::Ip);
+        if let (Address::Ip(ip), true) = (&local, options.reuse_port) {
+            while sockets.len() < workers {
+                sockets.push(ip_socket(*ip, &options, true)?);
+            }
+        }
+        Ok(Self { local, sockets, options })
+    }
+
+    pub fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.sockets.iter()
+    }
+
     /// Begins to take connections.
     pub fn listen(&self) -> io::Result<()> {
         let backlog = self.options.backlog.map_or(i32::MAX, |n| i32::try_from(n).unwrap_or(i32::MAX));
@@ -121,6 +139,12 @@ impl BoundAddress {
     pub fn socket(&self, worker: usize) -> io::Result<ListeningSocket> {
         let socket = self.sockets.get(worker).unwrap_or(&self.sockets[0]).try_clone()?;
         Ok(ListeningSocket { socket, local: self.local.clone(), transparent: self.options.transparent })
+    }
+
+    /// The descriptors for one of so many workers: more than one where the sockets are more than the workers.
+    pub fn sockets_of(&self, worker: usize, workers: usize) -> io::Result<Vec<ListeningSocket>> {
+        let own = (worker + workers..self.sockets.len()).step_by(workers.max(1));
+        std::iter::once(worker).chain(own).map(|at| self.socket(at)).collect()
     }
 
     /// With the port that the system chose for port 0.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::libc;
 
@@ -12,6 +12,12 @@ pub fn set_socket_option(socket: impl AsFd, level: i32, name: i32, value: &[u8])
     // SAFETY: the descriptor is open while it is borrowed, and the kernel reads `length` bytes at most.
     let result = unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, value.as_ptr().cast(), length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A descriptor that came with a message.
+pub fn own(descriptor: RawFd) -> OwnedFd {
+    // SAFETY: the kernel made it for this process when the message was received, and nobody else knows it.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
 /// Gives memory that was freed back to the system: after a large configuration was read, glibc

@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,12 +27,13 @@ use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::Options;
 use super::process_stats::Flusher;
 use super::runtime::LayeredRuntime;
 use super::worker::NoClusters;
+use super::{Options, bootstrap};
 use crate::admin::{
     self, Admin, AdminConfig, AdminStats, ClusterSource, ClusterViews, Configs, Dynamic, DynamicResource, Limits,
     ListenerDrain, ListenerView, Settings, Shown,
@@ -52,6 +54,7 @@ pub enum Act {
     Quit,
     ReopenLogs,
     DrainListeners(ListenerDrain),
+    Reload,
 }
 
 /// What pages are told of.
@@ -62,7 +65,7 @@ pub struct Facts<'a> {
     pub stats: Arc<StatsConfig>,
     /// With `stats_flush_on_admin`.
     pub flush: Option<Rc<Flusher>>,
-    pub configs: Arc<Configs>,
+    pub configs: &'a Rc<RefCell<Arc<Configs>>>,
     pub clusters: &'a ClusterManager,
     pub secrets: &'a Secrets,
     pub connection_ids: &'a ConnectionIds,
@@ -81,17 +84,32 @@ pub struct AdminInterface {
     /// What was asked for.
     pub acts: UnboundedReceiver<Act>,
     listeners: Rc<RefCell<Vec<ListenerView>>>,
+    bound: Option<BoundAddress>,
+    /// What begins to answer once a predecessor has let the address go.
+    waiting: Option<(Rc<Admin>, Settings)>,
+    serving: Option<AbortHandle>,
 }
 
 // === impl AdminInterface ===
 
 impl AdminInterface {
     /// Listens and answers from now on, if the bootstrap has an admin address.
-    pub fn start(config: Option<AdminConfig>, facts: &Facts<'_>) -> io::Result<AdminInterface> {
+    /// Over the socket of a predecessor, it answers from [`Self::open`] on.
+    pub fn start(
+        config: Option<AdminConfig>,
+        inherited: Vec<OwnedFd>,
+        facts: &Facts<'_>,
+    ) -> io::Result<AdminInterface> {
         let (sender, acts) = unbounded_channel();
         let listeners = Rc::<RefCell<Vec<ListenerView>>>::default();
-        let Some(config) = config else { return Ok(AdminInterface { address: None, acts, listeners }) };
-        let bound = BoundAddress::bind(&config.address, config.options, 1)?;
+        let Some(config) = config else {
+            return Ok(AdminInterface { address: None, acts, listeners, bound: None, waiting: None, serving: None });
+        };
+        let waits = !inherited.is_empty();
+        let bound = match waits {
+            true => BoundAddress::adopt(&config.address, inherited, config.options, 1)?,
+            false => BoundAddress::bind(&config.address, config.options, 1)?,
+        };
         bound.listen()?;
         let address = bound.local().clone();
         tracing::info!(target: "admin", "admin address: {address}");
@@ -118,8 +136,34 @@ impl AdminInterface {
             connection_ids: facts.connection_ids.clone(),
         };
         let server = Rc::new(Admin::new(pages, config.allow));
-        admin::serve(Box::new(Acceptor::new(bound.socket(0)?)?), server, settings);
-        Ok(AdminInterface { address: Some(address), acts, listeners })
+        let waiting = Some((server, settings));
+        let (address, bound) = (Some(address), Some(bound));
+        let mut interface = AdminInterface { address, acts, listeners, bound, waiting, serving: None };
+        if !waits {
+            interface.open()?;
+        }
+        Ok(interface)
+    }
+
+    /// Answers from now on.
+    pub fn open(&mut self) -> io::Result<()> {
+        if let (Some(bound), Some((server, settings))) = (&self.bound, self.waiting.take()) {
+            self.serving = Some(admin::serve(Box::new(Acceptor::new(bound.socket(0)?)?), server, settings));
+        }
+        Ok(())
+    }
+
+    /// Answers no more.
+    pub fn close(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            serving.abort();
+        }
+        self.bound = None;
+    }
+
+    /// Of its listening socket.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.bound.as_ref()?.sockets().next().map(AsRawFd::as_raw_fd)
     }
 
     /// The listeners that are active now.
@@ -152,7 +196,20 @@ fn pages(
     pages.extend(admin::cluster_pages(&(Rc::new(move || views.views()) as ClusterViews)));
     let known = facts.clusters.clone();
     pages.extend(admin::discovery_pages(Rc::new(move |wanted| known.provenance(wanted)), WallClock::System));
-    pages.extend(admin::config_pages(&facts.configs, &clusters, dynamic(facts)));
+    pages.extend(admin::config_pages(facts.configs, &clusters, dynamic(facts)));
+    let (reload, options) = (act.clone(), facts.options.clone());
+    pages.push(admin::Page::act("/reload", "read the configuration again", move |_| {
+        match bootstrap::check(options.clone(), crate::extensions::standard()) {
+            Ok(_) => {
+                reload(Act::Reload);
+                admin::Answer::ok()
+            }
+            Err(problems) => {
+                let lines: String = problems.iter().map(|problem| format!("{problem}\n")).collect();
+                admin::Answer::error(http::StatusCode::BAD_REQUEST, lines)
+            }
+        }
+    }));
     let secrets = facts.secrets.clone();
     pages.extend(admin::certificate_pages(move || secrets.contexts(), WallClock::System));
     let flush = facts.flush.clone().map(|flusher| Rc::new(move || flusher.flush()) as Rc<dyn Fn()>);

@@ -12,7 +12,9 @@ use nuncio_api::pb::envoy::config::core::v3::{Locality, Node};
 use nuncio_api::pb::envoy::config::listener::v3::Listener;
 use nuncio_api::pb::envoy::config::metrics::v3 as metrics;
 use nuncio_api::support::Entry;
-use nuncio_api::{ConfigError, Diagnostic, Element, Format, LoadOptions, LoadedBootstrap, ReadLimits, Severity};
+use nuncio_api::{
+    ConfigError, Diagnostic, Element, Format, LoadOptions, LoadedBootstrap, ReadLimits, Severity, Support,
+};
 use nuncio_api::{Source, UnknownFields, load_bootstrap, supports};
 use nuncio_core::access_log::{LogFiles, LogTarget};
 use nuncio_core::dns::IpFamily;
@@ -27,6 +29,7 @@ use nuncio_discovery::{HostSourceFactory, SourceContext};
 
 use super::Options;
 use super::main_thread::dynamic::Sources;
+use super::overload::OverloadConfig;
 use super::runtime::LayeredRuntime;
 use crate::access_log::file::{FlushPolicy, LogWriter};
 use crate::admin::{AdminConfig, Configs};
@@ -46,7 +49,7 @@ use crate::upstream::{ClusterDefaults, ClusterManager, Clusters};
 
 supports!(BOOTSTRAP = "envoy.config.bootstrap.v3.Bootstrap" {
     node, static_resources, admin, cluster_manager, stats_config, stats_flush_interval, stats_flush_on_admin,
-    layered_runtime, dynamic_resources,
+    layered_runtime, dynamic_resources, overload_manager,
     typed_dns_resolver_config, dns_resolution_config, use_tcp_for_dns_lookups
 });
 supports!(STATIC_RESOURCES = "envoy.config.bootstrap.v3.Bootstrap.StaticResources" { listeners, clusters, secrets });
@@ -73,6 +76,9 @@ pub struct Assembly {
     pub secrets: Secrets,
     /// Of clusters and listeners that come while it runs.
     pub sources: Sources,
+    pub overload: OverloadConfig,
+    /// The bootstrap without its lists, to tell whether the rest of it changes.
+    pub bytes: Vec<u8>,
     pub source_context: SourceContext,
     pub strictness: Strictness,
     pub log_files: Rc<LogWriter>,
@@ -88,6 +94,11 @@ pub struct Assembly {
 
 /// Reads the files and texts of the command line. Everything that is wrong with them at once.
 pub fn load(options: &Options, extensions: &Extensions) -> Result<LoadedBootstrap, Vec<Diagnostic>> {
+    load_with(options, &extensions.support)
+}
+
+/// The same, with the table of what is implemented.
+pub fn load_with(options: &Options, support: &Support) -> Result<LoadedBootstrap, Vec<Diagnostic>> {
     let limits = ReadLimits::default();
     let mut sources = Vec::new();
     if !options.config_path.is_empty() {
@@ -104,7 +115,7 @@ pub fn load(options: &Options, extensions: &Extensions) -> Result<LoadedBootstra
         sources,
         &LoadOptions {
             unknown: UnknownFields::of_static(options.allow_unknown_static_fields),
-            support: Some(&extensions.support),
+            support: Some(support),
             allow_unsupported: options.allow_unsupported,
             limits,
             ..LoadOptions::default()
@@ -214,6 +225,10 @@ pub fn assemble(
         report.refuse(error);
         Sources::default()
     });
+    let overload = OverloadConfig::from_proto(loaded.bootstrap.overload_manager.as_ref()).unwrap_or_else(|error| {
+        report.refuse(error.within("overload_manager"));
+        OverloadConfig::default()
+    });
     let layered = loaded.bootstrap.layered_runtime.as_ref();
     let runtime = LayeredRuntime::new(layered, &node.cluster, &mut store.borrow_mut());
     let runtime = runtime.map_err(|error| report.refuse(error));
@@ -236,7 +251,7 @@ pub fn assemble(
     };
     let warnings = report.warnings;
     let configs = Arc::new(super::admin::configs(&loaded, &node, WallClock::System));
-    let LoadedBootstrap { bootstrap, unknown_fields, .. } = loaded;
+    let LoadedBootstrap { bootstrap, bytes, unknown_fields, .. } = loaded;
     Ok(Assembly {
         options,
         bootstrap,
@@ -248,6 +263,8 @@ pub fn assemble(
         listeners,
         secrets,
         sources: dynamic,
+        overload,
+        bytes,
         source_context,
         strictness,
         log_files,

@@ -1,11 +1,15 @@
 //! The main thread: the one writer of listeners and clusters, and the order in which things start
 //! and end. Workers tell it what they saw; it tells them what is.
 
+mod drain;
 pub mod dynamic;
+mod handover;
+mod reload;
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +23,7 @@ use nuncio_core::extension::FactoryContext;
 use nuncio_core::net::Address;
 use nuncio_core::random::Rng;
 use nuncio_core::stats::Store;
-use nuncio_core::stats::lists::server;
+use nuncio_core::stats::lists::{server, subscription as subscription_stat};
 use nuncio_core::time::WallClock;
 use nuncio_discovery::SourceContext;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -28,13 +32,14 @@ use tokio::time::MissedTickBehavior;
 use super::admin::{Act, AdminInterface, Facts};
 use super::bootstrap::Assembly;
 use super::inbox::{Inboxes, MainEvent, WorkerCommand};
-use super::options::Mode;
+use super::options::{Mode, Options};
+use super::overload::OverloadManager;
 use super::process_stats::Flusher;
 use super::runtime::LayeredRuntime;
-use super::signals::{Ended, Requests};
+use super::signals::{Ended, Request, Requests};
 use super::worker::{Seed, WorkerThread, runtime};
 use crate::access_log::file::LogWriter;
-use crate::admin::{ListenerDrain, ListenerView, Shown, ShownListener};
+use crate::admin::{Configs, ListenerDrain, ListenerView, Shown, ShownListener};
 use crate::http::router::{RouteContext, RouteManager, RouteSubscription};
 use crate::lifecycle::{Lifecycle, ServerState};
 use crate::listener::manager::Entry;
@@ -44,10 +49,13 @@ use crate::net::Sockets;
 use crate::net::limits::{DescriptorLimit, raise_descriptor_limit};
 use crate::net::sys::trim_memory;
 use crate::network::TrafficDirection;
-use crate::subscription::Strictness;
+use crate::subscription::{Strictness, SubscriptionStats};
 use crate::tls::Secrets;
 use crate::upstream::{ClusterManager, DialContext};
+use drain::Ending;
 use dynamic::{Feed, Sources, Warming};
+use handover::{Asked, Predecessor};
+use reload::Reload;
 
 /// Envoy's default of `stats_flush_interval`.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
@@ -95,6 +103,20 @@ struct Main {
     live: bool,
     /// For `/config_dump`.
     shown: Rc<RefCell<Shown>>,
+    shown_configs: Rc<RefCell<Arc<Configs>>>,
+    options: Options,
+    bootstrap_bytes: Vec<u8>,
+    overload: OverloadManager,
+    /// The end that has begun.
+    ending: Option<Ending>,
+    reloading: Option<Reload>,
+    reloads: SubscriptionStats,
+    /// Until this server has taken over.
+    predecessor: Option<Predecessor>,
+    /// Where successors ask; none once one has taken over.
+    hot_restart: Option<PathBuf>,
+    successors: Option<UnboundedReceiver<Asked>>,
+    parent_shutdown_time: Duration,
 }
 
 /// How far the start is.
@@ -136,21 +158,45 @@ async fn serve(
     let mut stage = Stage::Clusters;
     let (mut cds, mut lds) = (None, None);
     let routes = main.routes.clone();
+    let mut looks = tokio::time::interval(drain::LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pressure = tokio::time::interval(main.overload.interval().unwrap_or(Duration::from_secs(3600)));
+    pressure.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut flush = tokio::time::interval(flush);
     flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
-            reason = &mut ended => return main.end(&reason),
+            reason = &mut ended => {
+                if !main.options.drain_on_sigterm || main.ending.is_some() {
+                    return main.end(&reason);
+                }
+                // The next signal ends it at once.
+                ended = super::signals::ended()()?;
+                let time = main.drain_time;
+                main.begin_to_end(reason, true, time);
+            }
             Some(event) = events.recv() => main.event(event)?,
             Some(act) = main.admin.acts.recv() => match act {
                 Act::Quit => return main.end("asked to quit by the admin interface"),
                 Act::ReopenLogs => main.reopen_logs(),
                 Act::DrainListeners(drain) => main.drain_listeners(drain),
+                Act::Reload => main.reload(),
             },
             Some(id) = main.drained.recv() => main.close(id),
             Some(ids) = main.stopping.recv() => main.stop(ids),
-            () = requests.reopen_logs() => main.reopen_logs(),
+            request = requests.next() => match request {
+                Request::ReopenLogs => main.reopen_logs(),
+                Request::Reload => main.reload(),
+            },
+            Some(asked) = next(&mut main.successors) => main.answer_successor(asked),
+            _ = looks.tick(), if main.ending.is_some() => {
+                if let Some(reason) = main.has_ended() {
+                    return main.end(&reason);
+                }
+            }
+            _ = pressure.tick(), if main.overload.interval().is_some() => main.overload.refresh(),
+            () = clusters.all_warm(), if main.reloading.is_some() => main.finish_reload()?,
             () = initialized(&clusters, &secrets), if stage == Stage::Clusters => {
                 cds = main.ask_for_clusters();
                 stage = Stage::MoreClusters;
@@ -175,6 +221,7 @@ async fn serve(
         if stage == Stage::Listeners && Feed::was_heard(&lds) && main.listeners_are_warm() {
             stage = Stage::Live;
             let live = main.go_live()?;
+            main.take_over()?;
             if let Some(started) = started.take() {
                 started(live);
             }
@@ -199,6 +246,14 @@ fn flush_interval(assembly: &Assembly) -> Duration {
     set.map(nuncio_core::time::duration).filter(|d| !d.is_zero()).unwrap_or(FLUSH_INTERVAL)
 }
 
+/// What a channel brings next, if there is one.
+async fn next<T>(channel: &mut Option<UnboundedReceiver<T>>) -> Option<T> {
+    match channel {
+        Some(channel) => channel.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Stats are not flushed by time but when they are read.
 fn flushes_on_admin(bootstrap: &Bootstrap) -> bool {
     matches!(bootstrap.stats_flush, Some(StatsFlush::StatsFlushOnAdmin(true)))
@@ -220,6 +275,8 @@ impl Main {
             mut listeners,
             secrets,
             sources,
+            overload,
+            bytes: bootstrap_bytes,
             source_context: context,
             strictness,
             log_files,
@@ -251,13 +308,25 @@ impl Main {
             strictness: strictness.clone(),
         });
         let shown = Rc::<RefCell<Shown>>::default();
+        let shown_configs = Rc::new(RefCell::new(configs));
+        let asked = options.hot_restart.as_deref().map(Predecessor::ask).transpose()?.flatten();
+        let (predecessor, inherited) = asked.map_or((None, None), |(p, i)| (Some(p), Some(i)));
+        let inherited_admin = inherited.map_or_else(Vec::new, |inherited| {
+            listeners.inherit(inherited.listeners);
+            inherited.admin
+        });
+        let overload = OverloadManager::new(overload, &lifecycle, &mut store.borrow_mut());
+        let reloads = {
+            let (mut store, clock) = (store.borrow_mut(), context.clock);
+            SubscriptionStats::new(&mut store, &subscription_stat::RELOAD_SCOPE, &"".into(), clock)
+        };
         let facts = Facts {
             options: &options,
             node: &node,
             store: &store,
             stats,
             flush: flushes_on_admin(&bootstrap).then(|| flusher.clone()),
-            configs,
+            configs: &shown_configs,
             clusters: &clusters,
             secrets: &secrets,
             connection_ids: &connection_ids,
@@ -269,7 +338,7 @@ impl Main {
         };
         layered_runtime.watch(bootstrap.layered_runtime.as_ref());
         // First of all, so that whoever watches the start can see it, and a taken address ends it.
-        let admin = AdminInterface::start(admin, &facts)?;
+        let admin = AdminInterface::start(admin, inherited_admin, &facts)?;
         listeners.bind()?;
         store.borrow_mut().before_reading(secrets.expiry_gauges());
         tokio::task::spawn_local(secrets.clone().fetch(context.clone(), store.clone()));
@@ -319,6 +388,17 @@ impl Main {
             warming: Vec::new(),
             live: false,
             shown,
+            shown_configs,
+            bootstrap_bytes,
+            overload,
+            ending: None,
+            reloading: None,
+            reloads,
+            predecessor,
+            hot_restart: options.hot_restart.clone(),
+            successors: None,
+            parent_shutdown_time: options.parent_shutdown_time,
+            options,
         };
         main.ask_for_static_routes();
         Ok((main, events))
@@ -339,11 +419,20 @@ impl Main {
 
     /// Reads a listener of a running server.
     fn prepare(&self, message: &Listener, origin: Origin) -> Result<Prepared, Vec<ConfigError>> {
+        self.prepare_with(message, origin, &|name| self.clusters.contains(name))
+    }
+
+    fn prepare_with(
+        &self,
+        message: &Listener,
+        origin: Origin,
+        has_cluster: &dyn Fn(&str) -> bool,
+    ) -> Result<Prepared, Vec<ConfigError>> {
         let (warnings, scopes) = (RefCell::default(), RefCell::default());
         let context = FactoryContext {
             name: "",
             stat_prefix: "",
-            has_cluster: &|name| self.clusters.contains(name),
+            has_cluster,
             warnings: &warnings,
             node: &self.node,
             stats: &self.store,
@@ -364,6 +453,7 @@ impl Main {
         tracing::info!(target: "main", "all dependencies initialized. starting workers");
         self.live = true;
         self.static_routes.clear();
+        self.listeners.disinherit();
         let changes = self.listeners.start();
         self.apply(changes)?;
         self.listeners.stats().set(server::WORKERS_STARTED, 1);

@@ -5,6 +5,7 @@
 //! [`Options::warnings`] holds one sentence about it for the log.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -147,6 +148,12 @@ pub struct Arguments {
     /// Warn of fields that are set but not implemented instead of refusing them (not in Envoy)
     #[arg(long)]
     pub allow_unsupported: bool,
+    /// SIGTERM and SIGINT drain, and end when no connection is left or --drain-time-s is over (not in Envoy)
+    #[arg(long)]
+    pub drain_on_sigterm: bool,
+    /// Unix socket by which a new process takes over the listening sockets of the old one (not in Envoy)
+    #[arg(long, value_name = "path", default_value = "")]
+    pub hot_restart: String,
 }
 
 /// What to do with the configuration.
@@ -198,6 +205,9 @@ pub struct Options {
     pub ignore_unknown_dynamic_fields: bool,
     pub skip_deprecated_logs: bool,
     pub allow_unsupported: bool,
+    pub drain_on_sigterm: bool,
+    /// None: nobody takes over.
+    pub hot_restart: Option<PathBuf>,
     /// Tags of every stat, name and value.
     pub stats_tags: Vec<(String, String)>,
     pub disabled_extensions: Vec<String>,
@@ -278,6 +288,8 @@ impl Options {
             ignore_unknown_dynamic_fields: a.ignore_unknown_dynamic_fields,
             skip_deprecated_logs: a.skip_deprecated_logs,
             allow_unsupported: a.allow_unsupported,
+            drain_on_sigterm: a.drain_on_sigterm,
+            hot_restart: (!a.hot_restart.is_empty()).then(|| a.hot_restart.into()),
             cpuset_threads: a.cpuset_threads,
             enable_mutex_tracing: a.enable_mutex_tracing,
             enable_fine_grain_logging: a.enable_fine_grain_logging,
@@ -435,7 +447,7 @@ fn warnings_of(a: &Arguments) -> Vec<String> {
         ("--socket-path", a.socket_path != "@envoy_domain_socket"),
         ("--cpuset-threads", a.cpuset_threads),
         ("--enable-mutex-tracing", a.enable_mutex_tracing),
-        ("--parent-shutdown-time-s", a.parent_shutdown_time_s != 900),
+        ("--parent-shutdown-time-s", a.parent_shutdown_time_s != 900 && a.hot_restart.is_empty()),
         ("--restart-epoch", a.restart_epoch != 0),
         ("--enable-fine-grain-logging", a.enable_fine_grain_logging),
         ("--log-stacktrace-single-entry", a.log_stacktrace_single_entry),

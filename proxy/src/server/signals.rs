@@ -1,5 +1,6 @@
 //! What the operator tells a process by signals. SIGTERM and SIGINT end it at once, as in Envoy:
-//! whoever wants a drain asks for it first. SIGUSR1 reopens the log files, SIGHUP is ignored.
+//! whoever wants a drain asks for it first, or always with `--drain-on-sigterm`. SIGUSR1 reopens the log files, SIGHUP
+//! reloads the configuration, which Envoy cannot.
 //! SIGPIPE is ignored by Rust's runtime before `main`.
 
 use std::io;
@@ -24,6 +25,13 @@ pub fn ended() -> Ended {
     })
 }
 
+/// What is asked for by them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    ReopenLogs,
+    Reload,
+}
+
 /// The signals that change nothing about the connections.
 pub struct Requests {
     pub reopen_logs: Signal,
@@ -35,13 +43,11 @@ impl Requests {
         Ok(Self { reopen_logs: signal(SignalKind::user_defined1())?, hangup: signal(SignalKind::hangup())? })
     }
 
-    /// Resolves at each request to reopen the logs.
-    pub async fn reopen_logs(&mut self) {
-        loop {
-            tokio::select! {
-                _ = self.reopen_logs.recv() => return,
-                _ = self.hangup.recv() => tracing::warn!("caught and eating SIGHUP. See documentation for how to hot restart."),
-            }
+    /// The next one.
+    pub async fn next(&mut self) -> Request {
+        tokio::select! {
+            _ = self.reopen_logs.recv() => Request::ReopenLogs,
+            _ = self.hangup.recv() => Request::Reload,
         }
     }
 }

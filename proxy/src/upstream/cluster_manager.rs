@@ -104,6 +104,9 @@ pub struct Awaited {
     pub since: SystemTime,
 }
 
+/// A cluster that was found right and is in no slot yet.
+pub struct PreparedCluster(Box<Cluster>);
+
 /// Holds a cluster back until it is dropped.
 struct Warming {
     manager: Weak<Inner>,
@@ -193,15 +196,75 @@ impl ClusterManager {
         Ok(true)
     }
 
+    /// Reads a cluster of a bootstrap that is read again; none if it is what it was.
+    pub fn prepare_static(
+        &self,
+        message: &pb::Cluster,
+        bytes: Bytes,
+    ) -> Result<Option<PreparedCluster>, Vec<ConfigError>> {
+        if let Some(slot) = self.0.state.borrow().slots.get(&*message.name) {
+            let latest = slot.warming.as_ref().or(slot.active.as_ref());
+            if latest.is_some_and(|latest| latest.config().info.added_via_api) {
+                return Err(vec![ConfigError::new("name", "a cluster of this name came by CDS")]);
+            }
+            if latest.is_some_and(|latest| latest.bytes == bytes) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(PreparedCluster(self.check(message, bytes, None)?)))
+    }
+
+    /// It takes the place of the one of its name once it is warm.
+    pub fn install(&self, prepared: PreparedCluster) {
+        let PreparedCluster(cluster) = prepared;
+        let name = cluster.name().clone();
+        let (replaced, modified) = {
+            let mut state = self.0.state.borrow_mut();
+            let slot = state.slots.entry(name.clone()).or_default();
+            let modified = slot.active.is_some() || slot.warming.is_some();
+            (slot.warming.replace(cluster), modified)
+        };
+        if let Some(replaced) = replaced {
+            self.discard(*replaced);
+        }
+        self.count_added(modified);
+        self.run_if_started(&name);
+    }
+
+    /// It is not wanted after all.
+    pub fn forget(&self, prepared: PreparedCluster) {
+        self.discard(*prepared.0);
+    }
+
+    /// Removes the clusters of the bootstrap that it does not name any more.
+    pub fn retire_static(&self, stays: impl Fn(&str) -> bool) {
+        let leaves = |slot: &Slot| {
+            let mut both = [&slot.active, &slot.warming].into_iter().flatten();
+            both.next().is_some_and(|cluster| !cluster.config().info.added_via_api)
+        };
+        let names: Vec<Arc<str>> = {
+            let state = self.0.state.borrow();
+            let leaving = state.slots.iter().filter(|(name, slot)| leaves(slot) && !stays(name));
+            leaving.map(|(name, _)| name.clone()).collect()
+        };
+        for name in &names {
+            self.take_out(name, |_| true);
+        }
+    }
+
     /// Removes a cluster that came by CDS; false if there is none of that name.
     pub fn remove(&self, name: &str) -> bool {
+        self.take_out(name, |cluster| cluster.config().info.added_via_api)
+    }
+
+    fn take_out(&self, name: &str, may: impl Fn(&Cluster) -> bool) -> bool {
         let slot = {
             let mut state = self.0.state.borrow_mut();
-            let via_api = |slot: &&mut Slot| {
+            let may = |slot: &&mut Slot| {
                 let both = [&slot.active, &slot.warming];
-                both.into_iter().flatten().next().is_some_and(|cluster| cluster.config().info.added_via_api)
+                both.into_iter().flatten().next().is_some_and(|cluster| may(cluster))
             };
-            let Some(slot) = state.slots.get_mut(name).filter(via_api) else { return false };
+            let Some(slot) = state.slots.get_mut(name).filter(may) else { return false };
             let taken = (slot.active.take(), slot.warming.take());
             let published = slot.published;
             if published {

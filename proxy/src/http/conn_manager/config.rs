@@ -186,6 +186,8 @@ pub struct Config {
     /// How much of a body may be kept, unless a route says otherwise; 0 is without bound.
     pub buffer_limit: u32,
     pub proxy_100_continue: bool,
+    /// Answers that the overload manager gives say so.
+    pub append_local_overload: bool,
     /// What a loopback peer is called in `x-forwarded-for`.
     pub local_ip: Option<IpAddr>,
     pub scopes: Scopes,

@@ -46,7 +46,7 @@ supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3
     append_x_forwarded_port, normalize_path, merge_slashes, path_with_escaped_slashes_action, http2_protocol_options,
     upgrade_configs, original_ip_detection_extensions, early_header_mutation_extensions, scheme_header_transformation,
     access_log_options, flush_access_log_on_new_request, access_log_flush_interval, stream_flush_timeout,
-    http1_safe_max_connection_duration, request_id_extension,
+    http1_safe_max_connection_duration, request_id_extension, append_local_overload,
     stream_error_on_invalid_http_message, local_reply_config, strip_matching_host_port, strip_any_host_port,
     strip_trailing_host_dot,
 } noop {
@@ -208,6 +208,7 @@ impl Check<'_> {
             buffer_limit: self.listener.buffer_limit,
             max_requests_per_connection: common.max_requests_per_connection.map(|v| v.value).filter(|n| *n > 0),
             proxy_100_continue: proto.proxy_100_continue,
+            append_local_overload: proto.append_local_overload,
             local_ip: crate::net::first_local_ip(),
             scopes,
         })

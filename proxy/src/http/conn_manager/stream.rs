@@ -33,6 +33,7 @@ use crate::codec::http2::StreamError;
 use crate::codec::{Body, GoneReason};
 use crate::http::router::{Expired, Failure, Heard, Next, Router};
 use crate::lifecycle::Drain;
+use crate::overload::Action;
 
 mod decode;
 mod encode;
@@ -209,6 +210,16 @@ impl ActiveStream {
         if config.max_requests_per_connection.is_some_and(|max| count >= max) {
             self.close_after = true;
             manager.failures.inc(stat::DOWNSTREAM_CX_MAX_REQUESTS_REACHED);
+        }
+        let rng = &manager.worker.context.rng;
+        if drain.overload().befalls(Action::StopAcceptingRequests, rng) {
+            manager.failures.inc(stat::DOWNSTREAM_RQ_OVERLOAD_CLOSE);
+            let mut reply =
+                LocalReply::new(503, "overload").flag(ResponseFlag::OverloadManagerTerminated).body("envoy overloaded");
+            if config.append_local_overload {
+                reply = reply.header("x-envoy-local-overloaded", "true");
+            }
+            return self.reply(reply);
         }
         config.host.apply(&mut self.request, connection.local.port());
         if let Some(reply) = manager.check_request(&mut self.request) {

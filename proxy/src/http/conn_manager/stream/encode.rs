@@ -156,6 +156,12 @@ impl ActiveStream {
             self.close_after = true;
             manager.failures.inc(stat::DOWNSTREAM_CX_DRAIN_CLOSE);
         }
+        let rng = &manager.worker.context.rng;
+        let overloaded = |drain: &Rc<Drain>| drain.overload().befalls(Action::DisableHttpKeepalive, rng);
+        if !self.close_after && self.drain.as_ref().is_some_and(overloaded) {
+            self.close_after = true;
+            manager.failures.inc(stat::DOWNSTREAM_CX_OVERLOAD_DISABLE_KEEPALIVE);
+        }
         let close = self.close_after;
         if self.upgrade == Upgrade::Accepted && matches!(self.source, Source::Upstream) {
             down.send_upgrade_head(&manager.worker.buffers, &self.response);
