@@ -50,7 +50,10 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rustls", &["proxy/src/tls", "testkit"]),
     ("webpki", &["proxy/src/tls"]),
     ("x509_parser", &["proxy/src/tls"]),
-    ("aws_lc_rs", &["proxy/src/tls", "proxy/src/http/filters/jwt_authn", "proxy/src/http/filters/basic_auth"]),
+    (
+        "aws_lc_rs",
+        &["proxy/src/tls", "testkit", "proxy/src/http/filters/jwt_authn", "proxy/src/http/filters/basic_auth"],
+    ),
     ("socket2", &["proxy/src/net", "proxy/tests"]),
     ("nix", &["proxy/src/net", "discovery/src/xds/filesystem", "proxy/tests", "benches"]),
     ("tokio::net", &["proxy/src/net", "core/src/net", "proxy/tests", "testkit", "benches"]),
