@@ -2,6 +2,8 @@
 //!
 //! The map holds every cluster's snapshot; what costs memory is built when a cluster is first used, so that ten
 //! thousand idle clusters cost a worker ten thousand map entries and no more.
+//!
+//! The file is long because all that a request asks of its cluster stands here, from the host to the connection.
 
 use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::collections::HashMap;

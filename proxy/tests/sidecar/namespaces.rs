@@ -6,9 +6,10 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns};
+use tokio::time::Instant;
 
 /// Whether the rooted tests can be run here; says so if not.
 pub fn may_run() -> bool {

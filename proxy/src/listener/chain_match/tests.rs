@@ -6,11 +6,13 @@ use proptest::sample::{select, subsequence};
 
 use super::*;
 
+/// How well a chain fits at one step; `None`: not at all.
+type Step<'a> = Box<dyn Fn(&FilterChainMatch) -> Option<usize> + 'a>;
+
 /// Keeps at each step the chains that say it best.
 fn naive(chains: &[FilterChainMatch], c: &ConnectionInfo) -> Option<usize> {
     let mut left: Vec<usize> = (0..chains.len()).collect();
-    // How well a chain fits at one step; `None`: not at all.
-    let steps: [Box<dyn Fn(&FilterChainMatch) -> Option<usize>>; 8] = [
+    let steps: [Step<'_>; 8] = [
         Box::new(|m| listed(m.destination_port.as_ref().map(|p| p.value).as_slice(), |p| Some(*p) == port(&c.local))),
         Box::new(|m| longest(&m.prefix_ranges, &c.local)),
         Box::new(|m| name(&m.server_names, c.requested_server_name.as_deref().unwrap_or_default())),

@@ -2,6 +2,8 @@
 //!
 //! The task is one hand-written future. It has one timer, for whatever is due next, which is set
 //! anew only when it fires: activity only notes its moment.
+//!
+//! The file is long because the states of a session, its timer and its record for the log read each other's fields.
 
 use std::io;
 use std::pin::Pin;
