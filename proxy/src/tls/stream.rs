@@ -1,4 +1,5 @@
-//! An encrypted connection, driven on the worker's own buffers.
+//! An encrypted connection, driven on the worker's own buffers. One long file, because the order of what the library says
+//! and what is encrypted must be seen at once.
 //!
 //! The library's unbuffered connection keeps keys and state but no bytes. What the socket has is read into the worker's
 //! scratch buffer, decrypted there and handed on; what is written is encrypted into scratch and written from there. An

@@ -1,4 +1,5 @@
-//! `CertificateValidationContext`: whose certificates are accepted.
+//! `CertificateValidationContext`: whose certificates are accepted. One long file, because what is asked and what is said
+//! of a refusal must be read side by side.
 //!
 //! Building the path to an authority is the TLS library's; what Envoy adds is ours: names, pins, and that all of it may
 //! be switched off in part. Envoy says of each refusal what exactly it was, so this does too.

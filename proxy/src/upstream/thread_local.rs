@@ -1,4 +1,5 @@
-//! A worker's clusters: balancers, pools and counters, all of them of this thread alone.
+//! A worker's clusters: balancers, pools and counters, all of them of this thread alone. One long file: what a request
+//! asks of its cluster stands together.
 //!
 //! The map holds every cluster's snapshot; what costs memory is built when a cluster is first used, so that ten
 //! thousand idle clusters cost a worker ten thousand map entries and no more.
