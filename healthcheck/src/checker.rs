@@ -41,6 +41,9 @@ const CROWD: usize = 64;
 /// Results that are kept of each host.
 const KEPT_RESULTS: usize = 3;
 
+/// Hears of a host that is well.
+pub type OnPass = Box<dyn Fn(&Arc<Host>)>;
+
 /// What the checker of a cluster needs.
 pub struct CheckerContext {
     pub probes: ProbeContext,
@@ -49,7 +52,7 @@ pub struct CheckerContext {
     pub stats: Stats<HealthCheck>,
     pub events: EventLog,
     /// Called after a check that passed and left the host well.
-    pub passed: Box<dyn Fn(&Arc<Host>)>,
+    pub passed: OnPass,
 }
 
 /// One cluster's. Dropping it ends the checks.

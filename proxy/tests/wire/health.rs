@@ -28,12 +28,15 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, way) = (listener.local_addr().unwrap(), Arc::new(AtomicU8::new(WELL)));
         let server = Self { address, way: way.clone() };
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let way = way.clone();
-                std::thread::spawn(move || while matches!(answer(&mut stream, way.load(Relaxed)), Ok(true)) {});
-            }
-        });
+        std::thread::Builder::new()
+            .spawn(move || {
+                for mut stream in listener.incoming().flatten() {
+                    let way = way.clone();
+                    let _ = std::thread::Builder::new()
+                        .spawn(move || while matches!(answer(&mut stream, way.load(Relaxed)), Ok(true)) {});
+                }
+            })
+            .unwrap();
         server
     }
 

@@ -178,11 +178,11 @@ impl ClusterManager {
         let state = self.0.state.borrow();
         let mut active: Vec<_> = state.slots.values().filter_map(|slot| slot.active.as_ref()).collect();
         active.sort_unstable_by_key(|cluster| cluster.id);
-        let view = |cluster: &Box<Cluster>| {
+        let view = |cluster: &Cluster| {
             let running = cluster.wellness.as_ref().and_then(|wellness| wellness.running.as_ref());
             ClusterView { snapshot: cluster.snapshot.clone(), outliers: running.and_then(ClusterHealth::outliers) }
         };
-        active.into_iter().map(view).collect()
+        active.into_iter().map(|cluster| view(cluster)).collect()
     }
 
     /// What is known of the health of every host.
