@@ -13,9 +13,12 @@ use tokio::sync::{Notify, oneshot};
 /// A file may have so many lines before anybody asks whether they are still needed.
 const FEW_LINES: usize = 1024;
 
+/// A line, and who waits for it.
+type Waiting = (String, oneshot::Sender<Result<(), String>>);
+
 /// The way to the file.
 pub(super) struct Journal {
-    waiting: RefCell<Vec<(String, oneshot::Sender<Result<(), String>>)>>,
+    waiting: RefCell<Vec<Waiting>>,
     wake: Notify,
     lines: Cell<usize>,
 }
