@@ -15,7 +15,6 @@ mod demo;
 mod doctor;
 mod iptables;
 mod sds_server;
-mod small_server;
 mod supported;
 
 /// What the command line asks for.

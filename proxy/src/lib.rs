@@ -21,6 +21,7 @@
 //! - [`extensions`]: what is in the binary
 //! - [`admin`]: pages about the running proxy
 //! - [`server`]: what it is asked to do, main and worker threads
+//! - [`small_server`]: HTTP for what subcommands serve
 //! - [`cli`]: the command line
 
 pub mod access_log;
@@ -39,6 +40,7 @@ pub mod net;
 pub mod network;
 pub mod overload;
 pub mod server;
+pub mod small_server;
 pub mod stats_sink;
 pub mod subscription;
 pub mod tls;

@@ -25,6 +25,7 @@ const LAYERS: &[&[&str]] = &[
     &["admin"],
     &["extensions"],
     &["server"],
+    &["small_server"],
     &["cli"],
 ];
 
@@ -37,6 +38,7 @@ const HOMES: &[(&str, &[&str])] = &[
         &[
             "proxy/src/admin",
             "proxy/src/cli",
+            "proxy/src/small_server",
             "discovery/src/sds_server",
             "authz/src/demo_server",
             "testkit",

@@ -1,4 +1,5 @@
-//! One endpoint of a cluster.
+//! One endpoint of a cluster. Over 500 lines with what it is, what is known of its health, its counts and its places:
+//! one object that all threads share.
 
 use std::fmt;
 use std::ops::Deref;

@@ -17,11 +17,11 @@ use hyper::{Request, Response};
 use nuncio_authz::demo_server::{Field, Rules};
 use nuncio_core::net::Connected;
 
-use super::small_server::{self, STALL, listen};
 use crate::admin::{HyperClock, HyperIo};
 use crate::net::ListeningSocket;
 use crate::server::signals;
 use crate::server::worker::runtime;
+use crate::small_server::{self, STALL, listen};
 
 #[derive(clap::Args, Debug)]
 pub struct Arguments {

@@ -16,12 +16,12 @@ use nuncio_core::net::Address;
 use nuncio_core::time::WallClock;
 use nuncio_discovery::sds_server::{Server, Settings};
 
-use super::{sds_server, small_server};
+use super::sds_server;
 use crate::net::ListeningSocket;
 use crate::server::main_thread::{self, Started};
 use crate::server::worker::runtime;
 use crate::server::{Options, bootstrap, signals};
-use crate::{extensions, logging};
+use crate::{extensions, logging, small_server};
 
 const CONFIG: &str = include_str!("../../../configs/nuncio/demo-sds.yaml");
 

@@ -12,9 +12,9 @@ use hyper::{Request, Response, StatusCode, header};
 use nuncio_core::time::WallClock;
 use nuncio_discovery::sds_server::{Server, Settings};
 
-use super::small_server::{listen, serve};
 use crate::server::signals;
 use crate::server::worker::runtime;
+use crate::small_server::{listen, serve};
 
 #[derive(clap::Args, Debug)]
 pub struct Arguments {

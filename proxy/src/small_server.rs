@@ -20,20 +20,20 @@ use crate::admin::{HyperClock, HyperIo};
 use crate::net::{Acceptor, BindOptions, BoundAddress, ListeningSocket};
 
 /// How long a client may not read, or not finish what it asks.
-pub(super) const STALL: Duration = Duration::from_secs(30);
+pub const STALL: Duration = Duration::from_secs(30);
 
 const MOST_CONNECTIONS: usize = 1024;
 const MOST_BODY: usize = 64 * 1024;
 
 /// A listening socket.
-pub(super) fn listen(address: SocketAddr) -> io::Result<ListeningSocket> {
+pub fn listen(address: SocketAddr) -> io::Result<ListeningSocket> {
     let bound = BoundAddress::bind(&Address::Ip(address), BindOptions::default(), 1)?;
     bound.listen()?;
     bound.socket(0)
 }
 
 /// Answers what comes to `socket`, for ever. `answer` is told who asks.
-pub(super) async fn serve<A, F>(socket: ListeningSocket, answer: A) -> io::Result<()>
+pub async fn serve<A, F>(socket: ListeningSocket, answer: A) -> io::Result<()>
 where
     A: Fn(Address, Request<Bytes>) -> F + 'static,
     F: Future<Output = Response<String>> + 'static,
@@ -43,7 +43,7 @@ where
 }
 
 /// Runs `serve` for each connection to `socket`, for ever and for so many at once.
-pub(super) async fn accept<F>(socket: ListeningSocket, serve: impl Fn(Connected) -> F) -> io::Result<()>
+pub async fn accept<F>(socket: ListeningSocket, serve: impl Fn(Connected) -> F) -> io::Result<()>
 where
     F: Future<Output = ()> + 'static,
 {
@@ -93,7 +93,7 @@ fn refused() -> Response<String> {
 }
 
 /// The body, unless it is too long or never ends.
-pub(super) async fn whole(mut body: Incoming) -> Option<Bytes> {
+pub async fn whole(mut body: Incoming) -> Option<Bytes> {
     let collect = async {
         let mut bytes = Vec::new();
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
