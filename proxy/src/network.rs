@@ -29,7 +29,6 @@ use nuncio_core::network::{DownstreamTransportSocketFactory, ListenerFilterFacto
 use nuncio_core::stream_info::StreamInfo;
 use tokio::task::AbortHandle;
 
-use crate::http::router::DiscoveredRoutes;
 use crate::lifecycle::Drain;
 use crate::upstream::Worker;
 
@@ -100,8 +99,9 @@ pub trait TerminalFilter {
 pub trait TerminalFilterConfig: Send + Sync {
     fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn TerminalFilter>;
 
-    /// Routes that somebody must bring before it can serve.
-    fn discovered_routes(&self) -> Option<&Arc<DiscoveredRoutes>> {
+    /// What somebody must bring before it can serve: for a connection manager its routes, which only the layers above
+    /// know by name.
+    fn awaits(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
 }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// The layers of `proxy/src`, lowest first: a layer imports only itself and what stands before it.
 /// A pair in one row may import each other's rows before it, not each other.
 const LAYERS: &[&[&str]] = &[
-    &["version", "calendar", "alarm"],
-    &["lifecycle", "logging", "stats_sink"],
+    &["version", "calendar", "alarm", "overload"],
+    &["lifecycle", "logging", "stats_sink", "subscription"],
     &["net"],
     &["tls"],
     &["codec"],
@@ -74,6 +74,9 @@ const LISTS: &[&str] = &[
     "proxy/src/cli",
     "discovery/src/sources",
 ];
+
+/// In one of these folders, and no entry of its list: what several entries share.
+const SHARED: &[&str] = &["proxy/src/cli/small_server.rs"];
 
 /// The only files with `unsafe` code.
 const UNSAFE: &[&str] = &["proxy/src/net/sys.rs"];
@@ -243,6 +246,9 @@ fn every_file_of_a_list_is_in_the_list() {
         let list = fs::read_to_string(root().join(format!("{folder}.rs"))).unwrap();
         for (name, _) in sources().into_iter().filter(|(name, _)| !is_tests(name)) {
             let Some(inside) = name.strip_prefix(&format!("{folder}/")) else { continue };
+            if SHARED.contains(&name.as_str()) {
+                continue;
+            }
             let entry = format!("{}::", inside.trim_end_matches(".rs"));
             if !inside.contains('/') && !code(&list).any(|line| line.contains(&entry)) {
                 problems.push(format!("{name}: not registered in {folder}.rs"));

@@ -11,6 +11,7 @@
 //! - [`host`]: hosts without port or dot
 //! - [`local_reply`]: answers of the proxy's own, [`local_reply_config`] what becomes of them · [`date`]: the `date` header
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use tokio::task::AbortHandle;
 
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
-use crate::http::router::{DiscoveredRoutes, Route, Routes, Scratch, VhostStatsMap};
+use crate::http::router::{Route, Routes, Scratch, VhostStatsMap};
 use crate::network::{Connection, TerminalFilter, TerminalFilterConfig};
 use crate::upstream::Worker;
 
@@ -242,10 +243,13 @@ impl TerminalFilter for Filter {
 pub struct Handle(Arc<Config>);
 
 impl TerminalFilterConfig for Handle {
-    fn discovered_routes(&self) -> Option<&Arc<DiscoveredRoutes>> {
+    /// Its [`DiscoveredRoutes`].
+    ///
+    /// [`DiscoveredRoutes`]: crate::http::router::DiscoveredRoutes
+    fn awaits(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         match &self.0.routes {
             Routes::Inline(_) => None,
-            Routes::Discovered(routes) => Some(routes),
+            Routes::Discovered(routes) => Some(routes.clone()),
         }
     }
 

@@ -1,4 +1,5 @@
-//! A worker's listeners: accept loops, and the connections they made.
+//! A worker's listeners: accept loops, and the connections they made. A long file, because what is counted and limited of
+//! a connection is taken and given back here, in one place.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

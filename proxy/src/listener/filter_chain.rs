@@ -103,9 +103,9 @@ impl FilterChains<FilterChainConfig> {
     }
 
     /// Routes that somebody must bring.
-    pub fn discovered_routes(&self) -> impl Iterator<Item = &Arc<DiscoveredRoutes>> {
+    pub fn discovered_routes(&self) -> impl Iterator<Item = Arc<DiscoveredRoutes>> {
         let all = self.chains.iter().chain(&self.default);
-        all.filter_map(|chain| chain.terminal.as_ref()?.discovered_routes())
+        all.filter_map(|chain| chain.terminal.as_ref()?.awaits()?.downcast().ok())
     }
 
     pub fn instantiate(&self, worker: &Rc<Worker>) -> FilterChains<Rc<FilterChain>> {

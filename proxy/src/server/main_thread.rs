@@ -1,5 +1,6 @@
 //! The main thread: the one writer of listeners and clusters, and the order in which things start
-//! and end. Workers tell it what they saw; it tells them what is.
+//! and end. Workers tell it what they saw; it tells them what is. A long file, because this order is one story: what each step
+//! does stands in the rooms it calls.
 
 mod drain;
 pub mod dynamic;
@@ -409,7 +410,7 @@ impl Main {
         let all = RefCell::new(Vec::new());
         let routes = &self.routes;
         self.listeners.guard(|config| {
-            let own = config.chains.discovered_routes().map(|r| Rc::new(routes.subscribe(r)));
+            let own = config.chains.discovered_routes().map(|r| Rc::new(routes.subscribe(&r)));
             let own: Vec<Rc<RouteSubscription>> = own.collect();
             all.borrow_mut().extend(own.iter().cloned());
             own.into_iter().map(|routes| Box::new(routes) as Box<dyn Any>).collect()

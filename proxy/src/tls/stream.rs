@@ -4,7 +4,7 @@
 //! The library's unbuffered connection keeps keys and state but no bytes. What the socket has is read into the worker's
 //! scratch buffer, decrypted there and handed on; what is written is encrypted into scratch and written from there. An
 //! idle connection holds no buffer: only an incomplete record, what was decrypted and did not fit, and what the socket
-//! did not take are kept, in vectors borrowed from the worker.
+//! did not take are kept, in vectors borrowed from the worker. A long file: both directions share the state of one connection.
 
 use std::io::{self, IoSlice};
 use std::rc::Rc;

@@ -2,7 +2,7 @@
 //! of a refusal must be read side by side.
 //!
 //! Building the path to an authority is the TLS library's; what Envoy adds is ours: names, pins, and that all of it may
-//! be switched off in part. Envoy says of each refusal what exactly it was, so this does too.
+//! be switched off in part. Envoy says of each refusal what exactly it was, so this does too, which makes the file long.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! From the protobuf message to the checked [`Config`].
+//! From the protobuf message to the checked [`Config`]. As long as the message: each part of it is one small function.
 
 use std::sync::Arc;
 use std::time::Duration;

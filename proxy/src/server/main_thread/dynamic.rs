@@ -221,7 +221,7 @@ impl Main {
 
     /// Routes of a listener, asked for until it lets them go.
     pub(super) fn subscribe_routes(&self, config: &ListenerConfig) -> Vec<Rc<RouteSubscription>> {
-        config.chains.discovered_routes().map(|routes| Rc::new(self.routes.subscribe(routes))).collect()
+        config.chains.discovered_routes().map(|routes| Rc::new(self.routes.subscribe(&routes))).collect()
     }
 
     /// A checked listener goes into the set, now or when its routes are there.
