@@ -77,7 +77,7 @@ fn heads(c: &mut Criterion) {
     for (name, text) in [("browser", browser), ("small", small)] {
         let peer = Peer(Rc::new(RefCell::new(Said { bytes: text.into(), at: 0 })));
         let mut server = ServerConn::new(Io::Other(Box::new(peer.clone())), Vec::new(), Rc::default());
-        let buffers = Buffers::default();
+        let (buffers, mut scratch) = (Buffers::default(), vec![0; 64 * 1024]);
         let (mut request, mut response) = (RequestHead::default(), ResponseHead::default());
         response.status = 204;
         response.framing = Framing::None;
@@ -85,7 +85,7 @@ fn heads(c: &mut Criterion) {
         c.bench_function(&format!("request head in, response head out: {name}"), |b| {
             b.iter(|| {
                 peer.0.borrow_mut().at = 0;
-                assert!(server.poll_request(cx, &buffers, &mut request).is_ready());
+                assert!(server.poll_request(cx, &buffers, &mut scratch, &mut request).is_ready());
                 server.send_head(&buffers, &response, true, false);
                 assert!(server.poll_flush(cx, &buffers).is_ready());
                 server.next_request(&buffers);

@@ -118,7 +118,7 @@ impl Exchange {
         let Self { server, client, buffers, scratch, request, response, .. } = self;
         let cx = &mut Context::from_waker(Waker::noop());
         self.downstream.again();
-        assert!(matches!(server.poll_request(cx, buffers, request), Poll::Ready(Ok(Some(())))));
+        assert!(matches!(server.poll_request(cx, buffers, scratch, request), Poll::Ready(Ok(Some(())))));
         client.send_head(buffers, request, request.framing.is_none()).unwrap();
         while !client.request_complete() {
             match server.poll_body(cx, scratch) {
@@ -131,7 +131,7 @@ impl Exchange {
         }
         assert!(client.poll_flush(cx, buffers).is_ready());
         self.upstream.again();
-        assert!(matches!(client.poll_response(cx, buffers, response), Poll::Ready(Ok(()))));
+        assert!(matches!(client.poll_response(cx, buffers, scratch, response), Poll::Ready(Ok(()))));
         server.send_head(buffers, response, client.response_complete(), false);
         while !server.response_complete() {
             match client.poll_body(cx, scratch) {
@@ -147,7 +147,7 @@ impl Exchange {
         server.next_request(buffers);
         client.release(buffers);
         // The connection waits for the next one.
-        assert!(server.poll_request(cx, buffers, request).is_pending());
+        assert!(server.poll_request(cx, buffers, scratch, request).is_pending());
         assert!(client.poll_idle(cx).is_pending());
         assert_eq!((server.held_capacity(), client.held_capacity()), (0, 0));
     }

@@ -5,7 +5,6 @@
 //! HTTP/1 of its own inside the same poll and then takes a second one.
 
 use std::cell::RefCell;
-use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 /// Large enough that a 64 KiB body passes in one read (measured: 16, 64, 128 KiB took the 64 KiB
@@ -15,7 +14,6 @@ pub const SCRATCH_SIZE: usize = 128 * 1024;
 /// Above this a returned buffer is freed rather than kept.
 const KEEP_CAPACITY: usize = 64 * 1024;
 const KEEP_COUNT: usize = 64;
-const KEEP_SCRATCH: usize = 8;
 
 /// A worker's free lists.
 #[derive(Default)]
@@ -39,14 +37,9 @@ impl Buffers {
         self.scratch.borrow_mut().pop().unwrap_or_else(|| vec![0; SCRATCH_SIZE].into_boxed_slice())
     }
 
-    /// The same for somebody who may keep it over a poll: it comes back when it is dropped.
-    pub fn lend(&self) -> Lent {
-        Lent(self.take_scratch())
-    }
-
     pub fn give_scratch(&self, buffer: Box<[u8]>) {
         let mut list = self.scratch.borrow_mut();
-        if list.len() < KEEP_SCRATCH {
+        if list.len() < 4 {
             list.push(buffer);
         }
     }
@@ -65,31 +58,6 @@ impl Buffers {
             buffer.clear();
             list.push(buffer);
         }
-    }
-}
-
-/// A read buffer that goes back to this thread's when it is dropped.
-pub struct Lent(Box<[u8]>);
-
-impl Deref for Lent {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl DerefMut for Lent {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.0);
-        // As the thread ends there may be nobody left to give it to.
-        let _ = OWN.try_with(|own| own.give_scratch(buffer));
     }
 }
 

@@ -231,7 +231,7 @@ impl<'r> Exchange<'r> {
         scratch: &mut [u8],
     ) -> Poll<Result<AsyncResponse, End>> {
         while !self.answered {
-            ready!(conn.poll_response(cx, buffers, &mut self.response)).map_err(failure)?;
+            ready!(conn.poll_response(cx, buffers, scratch, &mut self.response)).map_err(failure)?;
             if self.response.is_interim() {
                 self.response.clear();
             } else {

@@ -206,7 +206,7 @@ fn poll_http1(
         UpstreamError::Closed | UpstreamError::Reset(_) => closed(answered),
     };
     while !*answered {
-        ready!(conn.poll_response(cx, buffers, &mut answer.head)).map_err(|e| failed(e, false))?;
+        ready!(conn.poll_response(cx, buffers, scratch, &mut answer.head)).map_err(|e| failed(e, false))?;
         *answered = !skip_interim(&mut answer.head);
     }
     while !conn.response_complete() {

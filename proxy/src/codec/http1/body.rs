@@ -8,7 +8,7 @@ use nuncio_core::http::{Framing, HeaderMap};
 use super::chunked::{ChunkDecoder, Until};
 use super::error::FieldsError;
 use super::fields;
-use super::wire::{TRAILER_READ, Wire};
+use super::wire::{HEAD_READ, Wire};
 
 /// What of a message's body is still to be read.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Incoming {
                 Self::Length(remaining) => {
                     // A little more than the body, so that the read is short and the next one knows
                     // that the socket is empty; and not much more, because it would be kept.
-                    let most = usize::try_from(*remaining).unwrap_or(usize::MAX).saturating_add(TRAILER_READ);
+                    let most = usize::try_from(*remaining).unwrap_or(usize::MAX).saturating_add(HEAD_READ);
                     let n = ready!(fill(wire, cx, scratch, most))?;
                     let data = usize::try_from(*remaining).unwrap_or(usize::MAX).min(n);
                     wire.put_back(&scratch[data..n]);
@@ -153,7 +153,7 @@ fn poll_trailers(
         if wire.pending().len() > rules.max_bytes {
             return Poll::Ready(Err(BodyFault::Trailers(FieldsError::TooLarge)));
         }
-        let most = scratch.len().min(TRAILER_READ);
+        let most = scratch.len().min(HEAD_READ);
         match ready!(wire.poll_read(cx, &mut scratch[..most])) {
             Ok(0) => return Poll::Ready(Err(BodyFault::Eof)),
             Ok(n) => wire.keep_more(&scratch[..n]),

@@ -13,7 +13,7 @@ use super::error::UpstreamError;
 use super::options::ClientOptions;
 use super::request::MethodKind;
 use super::response::{self, Asked, ParsedResponse};
-use super::wire::Wire;
+use super::wire::{HEAD_READ, Wire};
 use crate::codec::{Body, Buffers};
 
 /// Interim responses that one request may get.
@@ -142,9 +142,10 @@ impl ClientConn {
         &mut self,
         cx: &mut Context<'_>,
         buffers: &Buffers,
+        scratch: &mut [u8],
         head: &mut ResponseHead,
     ) -> Poll<Result<(), UpstreamError>> {
-        let result = ready!(self.poll_head(cx, buffers, head));
+        let result = ready!(self.poll_head(cx, buffers, scratch, head));
         if result.is_err() {
             self.broken = true;
             head.clear();
@@ -156,6 +157,7 @@ impl ClientConn {
         &mut self,
         cx: &mut Context<'_>,
         buffers: &Buffers,
+        scratch: &mut [u8],
         head: &mut ResponseHead,
     ) -> Poll<Result<(), UpstreamError>> {
         loop {
@@ -170,8 +172,8 @@ impl ClientConn {
             } else if self.wire.pending().len() > self.options.max_head_bytes {
                 return Poll::Ready(Err(UpstreamError::Protocol("headers too large")));
             }
-            let mut buffer = buffers.lend();
-            let n = match ready!(self.wire.poll_read(cx, &mut buffer)) {
+            let most = scratch.len().min(HEAD_READ);
+            let n = match ready!(self.wire.poll_read(cx, &mut scratch[..most])) {
                 Ok(0) if self.wire.pending().is_empty() => return Poll::Ready(Err(UpstreamError::Closed)),
                 // As within a body, Envoy calls this a protocol error.
                 Ok(0) => return Poll::Ready(Err(UpstreamError::Protocol("closed within a head"))),
@@ -179,16 +181,16 @@ impl ClientConn {
                 Err(e) => return Poll::Ready(Err(UpstreamError::Reset(e))),
             };
             if !self.wire.pending().is_empty() {
-                self.wire.keep(buffers, &buffer[..n]);
+                self.wire.keep(buffers, &scratch[..n]);
                 continue;
             }
-            match response::parse_response(&buffer[..n], self.asked, &self.options, head)? {
+            match response::parse_response(&scratch[..n], self.asked, &self.options, head)? {
                 None => {
-                    self.wire.keep(buffers, &buffer[..n]);
+                    self.wire.keep(buffers, &scratch[..n]);
                     self.wire.mark_tried();
                 }
                 Some(parsed) => {
-                    self.wire.keep_behind(buffers, buffer, parsed.head_len..n);
+                    self.wire.keep(buffers, &scratch[parsed.head_len..n]);
                     return Poll::Ready(self.begin(&parsed, head));
                 }
             }

@@ -125,7 +125,7 @@ fn forwarded(data: &[u8], step: usize) -> (Vec<Forwarded>, bool) {
     let mut requests = Vec::new();
     let cx = &mut Context::from_waker(Waker::noop());
     loop {
-        match conn.poll_request(cx, &buffers, &mut head) {
+        match conn.poll_request(cx, &buffers, &mut scratch, &mut head) {
             Poll::Ready(Ok(Some(()))) => {}
             Poll::Ready(Err(_)) => return (requests, true),
             _ => return (requests, false),

@@ -12,7 +12,7 @@ use super::encode::{self, Answering, Outgoing};
 use super::error::{BodyError, RequestError};
 use super::options::ServerOptions;
 use super::request::{self, MethodKind, ParsedRequest};
-use super::wire::Wire;
+use super::wire::{HEAD_READ, Wire};
 use crate::codec::{Body, Buffers, GoneReason};
 
 /// A downstream connection.
@@ -71,6 +71,7 @@ impl ServerConn {
         &mut self,
         cx: &mut Context<'_>,
         buffers: &Buffers,
+        scratch: &mut [u8],
         head: &mut RequestHead,
     ) -> Poll<Result<Option<()>, RequestError>> {
         loop {
@@ -87,8 +88,8 @@ impl ServerConn {
             } else if self.wire.pending().len() > self.options.max_head_bytes {
                 return Poll::Ready(Err(self.refuse(RequestError::TOO_LARGE, head)));
             }
-            let mut buffer = buffers.lend();
-            let n = match self.wire.poll_read(cx, &mut buffer) {
+            let most = scratch.len().min(HEAD_READ);
+            let n = match self.wire.poll_read(cx, &mut scratch[..most]) {
                 Poll::Ready(Ok(n)) if n > 0 => n,
                 Poll::Ready(_) => return Poll::Ready(Ok(None)),
                 Poll::Pending => {
@@ -97,17 +98,17 @@ impl ServerConn {
                 }
             };
             if !self.wire.pending().is_empty() {
-                self.wire.keep(buffers, &buffer[..n]);
+                self.wire.keep(buffers, &scratch[..n]);
                 continue;
             }
             // The usual case: a whole head in one read is parsed where it lies.
-            match request::parse_request(&buffer[..n], &self.options, head) {
+            match request::parse_request(&scratch[..n], &self.options, head) {
                 Ok(None) => {
-                    self.wire.keep(buffers, &buffer[..n]);
+                    self.wire.keep(buffers, &scratch[..n]);
                     self.wire.mark_tried();
                 }
                 Ok(Some(parsed)) => {
-                    self.wire.keep_behind(buffers, buffer, parsed.head_len..n);
+                    self.wire.keep(buffers, &scratch[parsed.head_len..n]);
                     self.begin(&parsed, head);
                     return Poll::Ready(Ok(Some(())));
                 }

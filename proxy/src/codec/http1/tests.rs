@@ -113,7 +113,7 @@ impl Server {
 
     fn request(&mut self) -> Poll<Result<Option<()>, RequestError>> {
         let cx = &mut Context::from_waker(Waker::noop());
-        self.conn.poll_request(cx, &self.buffers, &mut self.head)
+        self.conn.poll_request(cx, &self.buffers, &mut self.scratch, &mut self.head)
     }
 
     /// The body to its end, or what ended it.
@@ -174,7 +174,7 @@ impl Client {
 
     fn response(&mut self) -> Poll<Result<(), UpstreamError>> {
         let cx = &mut Context::from_waker(Waker::noop());
-        self.conn.poll_response(cx, &self.buffers, &mut self.head)
+        self.conn.poll_response(cx, &self.buffers, &mut self.scratch, &mut self.head)
     }
 
     fn status(&mut self) -> Result<u16, String> {
@@ -230,6 +230,6 @@ const BAD: Option<(u16, &str)> = Some((400, "http1.codec_error"));
 
 #[test]
 fn a_connection_is_small() {
-    assert!(size_of::<ServerConn>() <= 240, "{}", size_of::<ServerConn>());
-    assert!(size_of::<ClientConn>() <= 240, "{}", size_of::<ClientConn>());
+    assert!(size_of::<ServerConn>() <= 208, "{}", size_of::<ServerConn>());
+    assert!(size_of::<ClientConn>() <= 208, "{}", size_of::<ClientConn>());
 }

@@ -1,11 +1,10 @@
 //! The socket of a connection, with what was read too early and what was not written yet.
 //!
-//! Reads go through the worker's read buffers; what belongs to somebody later is kept in `input`, or, where that is
-//! much (a body that came behind its head), in the buffer that it was read into. Writes go to the socket at once where they are large, and otherwise wait in `output`
+//! Reads go through the worker's scratch buffer; what belongs to somebody later is kept in
+//! `input`. Writes go to the socket at once where they are large, and otherwise wait in `output`
 //! behind the head. Both vectors are borrowed from the worker and go back when they are empty.
 
 use std::io::{self, IoSlice};
-use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
 use nuncio_core::http::HeaderMap;
@@ -14,12 +13,9 @@ use nuncio_core::net::Io;
 use super::encode::{self, Outgoing};
 use super::header_case::HeaderCase;
 use crate::codec::Buffers;
-use crate::net::buffers::Lent;
 
-/// More than this behind a head stays in the buffer it was read into, instead of being copied out of it.
-const MUCH: usize = 4 * 1024;
-/// Read at most so much while trailers are awaited.
-pub(super) const TRAILER_READ: usize = 8 * 1024;
+/// Read at most so much while a head is awaited: what lies behind the head is copied once more.
+pub(super) const HEAD_READ: usize = 8 * 1024;
 /// Data up to this size is copied behind what waits in `output`, to go in one write with it.
 const COPY_LIMIT: usize = 4 * 1024;
 /// More than this in `output` goes to the socket before more is copied behind it.
@@ -30,8 +26,6 @@ const READ_AHEAD: usize = 64 * 1024;
 pub(super) struct Wire {
     pub(super) io: Io,
     input: Vec<u8>,
-    /// The buffer that a head was read into, and where what followed the head lies in it; then `input` is empty.
-    held: Option<(Lent, Range<u32>)>,
     output: Vec<u8>,
     received: u64,
     sent: u64,
@@ -54,7 +48,6 @@ impl Wire {
             io,
             received: preread.len() as u64,
             input: preread,
-            held: None,
             output: Vec::new(),
             sent: 0,
             consumed: 0,
@@ -67,7 +60,6 @@ impl Wire {
     }
 
     pub(super) fn into_parts(mut self) -> (Io, Vec<u8>) {
-        self.settle();
         self.input.drain(..self.consumed as usize);
         (self.io, self.input)
     }
@@ -87,29 +79,19 @@ impl Wire {
     }
 
     pub(super) fn held_capacity(&self) -> usize {
-        self.input.capacity() + self.output.capacity() + self.held.as_ref().map_or(0, |(buffer, _)| buffer.len())
+        self.input.capacity() + self.output.capacity()
     }
 
     // === reading ===
 
     /// Read and not consumed.
     pub(super) fn pending(&self) -> &[u8] {
-        match &self.held {
-            Some((buffer, rest)) => &buffer[rest.start as usize..rest.end as usize],
-            None => &self.input[self.consumed as usize..],
-        }
+        &self.input[self.consumed as usize..]
     }
 
     pub(super) fn consume(&mut self, n: usize) {
-        self.tried = 0;
-        if let Some((_, rest)) = &mut self.held {
-            rest.start += n as u32;
-            if rest.start >= rest.end {
-                self.held = None;
-            }
-            return;
-        }
         self.consumed += n as u32;
+        self.tried = 0;
         if self.consumed as usize >= self.input.len() {
             self.input.clear();
             self.consumed = 0;
@@ -155,24 +137,6 @@ impl Wire {
         Poll::Ready(Ok(n))
     }
 
-    /// What is held moves to `input`, where more can follow it.
-    fn settle(&mut self) {
-        if let Some((buffer, rest)) = self.held.take() {
-            self.input.clear();
-            self.consumed = 0;
-            self.input.extend_from_slice(&buffer[rest.start as usize..rest.end as usize]);
-        }
-    }
-
-    /// Keeps what follows a head in the buffer that both were read into. Nothing may be kept already.
-    pub(super) fn keep_behind(&mut self, buffers: &Buffers, buffer: Lent, rest: Range<usize>) {
-        if rest.len() > MUCH {
-            self.held = Some((buffer, rest.start as u32..rest.end as u32));
-        } else {
-            self.keep(buffers, &buffer[rest]);
-        }
-    }
-
     /// Keeps bytes that were read for somebody later.
     pub(super) fn keep(&mut self, buffers: &Buffers, bytes: &[u8]) {
         if self.input.capacity() == 0 && !bytes.is_empty() {
@@ -182,7 +146,6 @@ impl Wire {
     }
 
     pub(super) fn keep_more(&mut self, bytes: &[u8]) {
-        self.settle();
         if self.consumed > 0 {
             self.input.drain(..self.consumed as usize);
             self.consumed = 0;
@@ -226,15 +189,6 @@ impl Wire {
         if bytes.is_empty() {
             return;
         }
-        // They came from there, so there is room before what is left.
-        if let Some((buffer, rest)) = &mut self.held
-            && let Some(start) = (rest.start as usize).checked_sub(bytes.len())
-        {
-            buffer[start..rest.start as usize].copy_from_slice(bytes);
-            rest.start = start as u32;
-            return;
-        }
-        self.settle();
         let at = self.consumed as usize;
         if at >= bytes.len() {
             let start = at - bytes.len();
@@ -426,48 +380,4 @@ fn write_from(io: &mut Io, cx: &mut Context<'_>, parts: [&[u8]; 4], skip: usize)
 /// The caller's body is not as long as its head says: nobody may take it for whole.
 fn wrong_length() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the body is not as long as its content-length")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wire() -> Wire {
-        let (near, _far) = nuncio_testkit::net::pair(nuncio_testkit::net::Link::default());
-        Wire::new(near.into_io(), Vec::new())
-    }
-
-    /// As if `head` and `rest` had been read at once.
-    fn held(wire: &mut Wire, head: usize, rest: &[u8]) {
-        let buffers = Buffers::default();
-        let mut buffer = buffers.lend();
-        buffer[head..head + rest.len()].copy_from_slice(rest);
-        wire.keep_behind(&buffers, buffer, head..head + rest.len());
-    }
-
-    #[test]
-    fn what_is_held_is_consumed_put_back_and_added_to_like_what_is_kept() {
-        let body: Vec<u8> = (0..3 * MUCH).map(|i| (i % 251) as u8).collect();
-        for rest in [&body[..], &body[..100]] {
-            let mut wire = wire();
-            held(&mut wire, 90, rest);
-            wire.consume(30);
-            wire.put_back(&rest[10..30]);
-            assert_eq!(wire.pending(), &rest[10..]);
-            wire.keep_more(b"more");
-            assert_eq!(wire.pending(), [&rest[10..], b"more"].concat());
-            wire.consume(rest.len() - 10);
-            assert_eq!(wire.pending(), b"more");
-            assert_eq!(wire.into_parts().1, b"more");
-        }
-    }
-
-    #[test]
-    fn a_buffer_that_was_held_is_given_up_with_its_last_byte() {
-        let mut wire = wire();
-        held(&mut wire, 0, &[b'x'; 2 * MUCH]);
-        assert!(wire.held_capacity() > 0);
-        wire.consume(2 * MUCH);
-        assert_eq!((wire.pending(), wire.held_capacity()), (&b""[..], 0));
-    }
 }

@@ -93,7 +93,7 @@ impl HttpConnection {
             match self.phase {
                 Phase::Waiting => {
                     let mut active = self.active.take().unwrap_or_else(|| self.manager.take_stream());
-                    match self.conn.poll_request(cx, &self.manager.worker.buffers, &mut active.request) {
+                    match self.conn.poll_request(cx, &self.manager.worker.buffers, scratch, &mut active.request) {
                         Poll::Pending => {
                             self.manager.give_stream(active);
                             self.note_partial_head();

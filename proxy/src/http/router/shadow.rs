@@ -117,7 +117,7 @@ impl Shadow {
         }
         self.upstream.flush(cx, buffers)?;
         while self.at == At::Head {
-            ready!(self.upstream.poll_response(cx, &mut self.response, buffers))?;
+            ready!(self.upstream.poll_response(cx, &mut self.response, buffers, scratch))?;
             if !self.response.is_interim() {
                 self.upstream.count_status(self.response.status);
                 self.cluster.stats().charge(self.response.status, true);

@@ -273,12 +273,13 @@ impl UpstreamRequest {
         cx: &mut Context<'_>,
         head: &mut ResponseHead,
         buffers: &Buffers,
+        scratch: &mut [u8],
     ) -> Poll<Result<(), Failure>> {
         let State::Open(conn) = &mut self.state else { return Poll::Pending };
         if !self.head_sent {
             return Poll::Pending;
         }
-        match ready!(conn.poll_response(cx, buffers, head)) {
+        match ready!(conn.poll_response(cx, buffers, scratch, head)) {
             Ok(()) => {
                 self.answered = true;
                 Poll::Ready(Ok(()))

@@ -325,10 +325,11 @@ impl UpstreamStream {
         &mut self,
         cx: &mut Context<'_>,
         buffers: &Buffers,
+        scratch: &mut [u8],
         head: &mut ResponseHead,
     ) -> Poll<Result<(), UpstreamEnd>> {
         match self {
-            Self::Http1(conn) => conn.poll_response(cx, buffers, head).map_err(Into::into),
+            Self::Http1(conn) => conn.poll_response(cx, buffers, scratch, head).map_err(Into::into),
             Self::Tcp(tunnel) if tunnel.answered => Poll::Pending,
             Self::Tcp(tunnel) => {
                 // Being connected is the answer.

@@ -24,7 +24,7 @@ async fn relay(downstream: End, network: Network, to: Address) -> Result<(), Str
     let (mut request, mut response) = (RequestHead::default(), ResponseHead::default());
     let text = |e: &dyn std::fmt::Debug| format!("{e:?}");
     loop {
-        let next = poll_fn(|cx| server.poll_request(cx, &buffers, &mut request)).await;
+        let next = poll_fn(|cx| server.poll_request(cx, &buffers, &mut scratch, &mut request)).await;
         if next.map_err(|e| text(&e))?.is_none() {
             return Ok(());
         }
@@ -51,7 +51,7 @@ async fn relay(downstream: End, network: Network, to: Address) -> Result<(), Str
                 if let Poll::Ready(gone) = server.poll_gone(cx, &mut scratch) {
                     return Poll::Ready(Err(text(&gone)));
                 }
-                client.poll_response(cx, &buffers, &mut response).map_err(|e| text(&e))
+                client.poll_response(cx, &buffers, &mut scratch, &mut response).map_err(|e| text(&e))
             });
             head.await?;
             if !response.is_interim() {
@@ -152,7 +152,7 @@ async fn the_lingering_close_lets_the_client_read_its_answer() {
     let (buffers, mut scratch, mut head) = (Buffers::default(), vec![0; 8192], RequestHead::default());
     let mut client = peers::Client::new(there);
     client.send("GET / HTTP/1.1\r\nBad Header: x\r\n\r\nand more that nobody reads").await;
-    let refused = poll_fn(|cx| conn.poll_request(cx, &buffers, &mut head)).await.unwrap_err();
+    let refused = poll_fn(|cx| conn.poll_request(cx, &buffers, &mut scratch, &mut head)).await.unwrap_err();
     let answer =
         ResponseHead { framing: Framing::Length(refused.body.len() as u64), ..ResponseHead::new(refused.status) };
     conn.send_head(&buffers, &answer, false, false);

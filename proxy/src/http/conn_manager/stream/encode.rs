@@ -14,7 +14,7 @@ impl ActiveStream {
         scratch: &mut [u8],
     ) -> Poll<()> {
         match self.encode {
-            Encode::Wait => match ready!(self.router.poll_response(cx, &mut self.response, manager)) {
+            Encode::Wait => match ready!(self.router.poll_response(cx, &mut self.response, manager, scratch)) {
                 Ok(()) if self.response.is_interim() => self.interim(down, manager),
                 Ok(()) => self.response_heard(manager),
                 Err(failure) => self.upstream_failed(failure, manager),

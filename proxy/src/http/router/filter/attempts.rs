@@ -252,15 +252,16 @@ impl Router {
         cx: &mut Context<'_>,
         head: &mut ResponseHead,
         manager: &HttpConnectionManager,
+        scratch: &mut [u8],
     ) -> Poll<Result<(), Failure>> {
         self.answering = None;
         let buffers = &manager.worker.buffers;
-        if let Poll::Ready(result) = self.upstream.poll_response(cx, head, buffers) {
+        if let Poll::Ready(result) = self.upstream.poll_response(cx, head, buffers, scratch) {
             return Poll::Ready(result);
         }
         let mut at = 0;
         while at < self.raced.len() {
-            match self.raced[at].poll_response(cx, head, buffers) {
+            match self.raced[at].poll_response(cx, head, buffers, scratch) {
                 Poll::Pending => at += 1,
                 Poll::Ready(Ok(())) => {
                     self.answering = Some(at);

@@ -97,8 +97,8 @@ async fn exchange(conn: &mut PooledConn, far: &mut FarEnd, answer: &str) {
     poll_fn(|cx| conn.poll_flush(cx, &buffers)).await.unwrap();
     far.request().await;
     far.answer(answer).await;
-    let mut response = ResponseHead::default();
-    poll_fn(|cx| conn.poll_response(cx, &buffers, &mut response)).await.unwrap();
+    let (mut response, mut scratch) = (ResponseHead::default(), buffers.take_scratch());
+    poll_fn(|cx| conn.poll_response(cx, &buffers, &mut scratch, &mut response)).await.unwrap();
     assert_eq!(response.status, 200);
 }
 

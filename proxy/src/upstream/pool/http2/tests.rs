@@ -55,7 +55,7 @@ impl House {
 /// The whole answer.
 async fn answer(stream: &mut UpstreamStream) -> Result<u16, UpstreamEnd> {
     let (buffers, mut scratch, mut head) = (Buffers::default(), vec![0; 1024], ResponseHead::default());
-    poll_fn(|cx| stream.poll_response(cx, &buffers, &mut head)).await?;
+    poll_fn(|cx| stream.poll_response(cx, &buffers, &mut scratch, &mut head)).await?;
     while !stream.response_complete() {
         if let Body::End = poll_fn(|cx| {
             stream.poll_body(cx, &mut scratch).map_ok(|body| match body {
