@@ -95,7 +95,7 @@ fn the_default_chain_takes_what_no_other_takes() {
 /// Envoy 1.40's own words for each, from `--mode validate`.
 #[test]
 fn what_envoy_refuses_is_refused_in_its_words() {
-    let rbac = "{name: rb, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC, stat_prefix: s}}";
+    let redis = "{name: rd, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.redis_proxy.v3.RedisProxy, stat_prefix: s, settings: {op_timeout: 1s}}}";
     let tcp = "address: {socket_address: {address: 127.0.0.1, port_value: 1}}";
     let echo = ECHO.trim_start_matches("{filters: [").trim_end_matches("]}");
     let cases = [
@@ -130,7 +130,7 @@ fn what_envoy_refuses_is_refused_in_its_words() {
             "Didn't find a registered implementation for 'envoy.transport_sockets.raw_buffer' with type URL: ''",
         ),
         // Not implemented: said, and never a listener without its filter.
-        (format!("{{{tcp}, filter_chains: [{{filters: [{rbac}, {echo}]}}]}}"), "rbac"),
+        (format!("{{{tcp}, filter_chains: [{{filters: [{redis}, {echo}]}}]}}"), "redis_proxy"),
     ];
     for (listener, expected) in cases {
         let problems = refused(&listeners(&[listener]));
