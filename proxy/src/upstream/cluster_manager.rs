@@ -181,18 +181,7 @@ impl ClusterManager {
             }
         }
         let cluster = self.check(message, bytes, Some(version.clone()))?;
-        let name = cluster.name().clone();
-        let (replaced, modified) = {
-            let mut state = self.0.state.borrow_mut();
-            let slot = state.slots.entry(name.clone()).or_default();
-            let modified = slot.active.is_some() || slot.warming.is_some();
-            (slot.warming.replace(cluster), modified)
-        };
-        if let Some(replaced) = replaced {
-            self.discard(*replaced);
-        }
-        self.count_added(modified);
-        self.run_if_started(&name);
+        self.install(PreparedCluster(cluster));
         Ok(true)
     }
 

@@ -22,45 +22,29 @@ use nuncio_api::pb::google::rpc::Status;
 use tokio::time::Instant;
 use tonic::codegen::Service as _;
 
-use crate::running::RunningProxy;
+use crate::running::{RunningProxy, web};
+
+const EXT_AUTHZ: &str = r#"- name: envoy.filters.http.ext_authz
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
+    transport_api_version: V3
+    grpc_service: {envoy_grpc: {cluster_name: authz}, timeout: 5s}"#;
 
 fn config(authorizer: SocketAddr, cluster: &str) -> String {
-    format!(
-        r#"
-admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
-static_resources:
-  listeners:
-  - name: web
-    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: web
-          route_config: {{virtual_hosts: [{{name: all, domains: ["*"], routes: [{{match: {{prefix: /}}, direct_response: {{status: 200}}}}]}}]}}
-          http_filters:
-          - name: envoy.filters.http.ext_authz
-            typed_config:
-              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
-              transport_api_version: V3
-              grpc_service: {{envoy_grpc: {{cluster_name: authz}}, timeout: 5s}}
-          - name: envoy.filters.http.router
-            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
-  clusters:
-  - name: authz
-    connect_timeout: 1s
-    {cluster}
-    typed_extension_protocol_options:
-      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-        explicit_http_config: {{http2_protocol_options: {{}}}}
-    load_assignment:
-      cluster_name: authz
-      endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}}}]}}]
-"#,
+    let clusters = format!(
+        r#"- name: authz
+  connect_timeout: 1s
+  {cluster}
+  typed_extension_protocol_options:
+    envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+      "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+      explicit_http_config: {{http2_protocol_options: {{}}}}
+  load_assignment:
+    cluster_name: authz
+    endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}}}]}}]"#,
         authorizer.port()
-    )
+    );
+    web("direct_response: {status: 200}", EXT_AUTHZ, &clusters)
 }
 
 /// A connection that asks again and again.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use nuncio_testkit::dns::{Act, Data, NameServer, ResponseCode, a};
 
-use crate::running::RunningProxy;
+use crate::running::{RunningProxy, web};
 
 #[derive(Clone)]
 enum Answer {
@@ -70,28 +70,7 @@ struct House {
 
 impl House {
     fn start(clusters: &str) -> Self {
-        let yaml = format!(
-            r#"
-node: {{id: test, cluster: test}}
-admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
-static_resources:
-  listeners:
-  - name: web
-    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: web
-          route_config: {{virtual_hosts: [{{name: all, domains: ["*"], routes: [{{match: {{prefix: /}}, route: {{cluster: web}}}}]}}]}}
-          http_filters:
-          - name: envoy.filters.http.router
-            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
-  clusters:
-{clusters}
-"#
-        );
+        let yaml = web("route: {cluster: web}", "", clusters);
         Self { proxy: RunningProxy::start(&yaml, 1) }
     }
 

@@ -3,32 +3,15 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::running::RunningProxy;
+use crate::running::{RunningProxy, web};
 
-const ANSWERS: &str = r#"
-static_resources:
-  listeners:
-  - name: in
-    address: {socket_address: {address: 127.0.0.1, port_value: 0}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: in
-          route_config:
-            virtual_hosts:
-            - name: all
-              domains: ["*"]
-              routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: whole}}}]
-          http_filters:
-          - name: envoy.filters.http.router
-            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
-"#;
+fn answers() -> RunningProxy {
+    RunningProxy::start(&web("direct_response: {status: 200, body: {inline_string: whole}}", "", ""), 1)
+}
 
 /// All that comes back, to the FIN; a reset is an error.
 fn exchange(proxy: &RunningProxy, sent: &[u8]) -> String {
-    let mut client = TcpStream::connect(proxy.socket("in")).unwrap();
+    let mut client = TcpStream::connect(proxy.socket("web")).unwrap();
     client.write_all(sent).unwrap();
     let mut all = String::new();
     client.read_to_string(&mut all).unwrap();
@@ -37,7 +20,7 @@ fn exchange(proxy: &RunningProxy, sent: &[u8]) -> String {
 
 #[test]
 fn a_request_that_is_the_last_is_answered_whole_and_closed_after() {
-    let proxy = RunningProxy::start(ANSWERS, 1);
+    let proxy = answers();
     for last in [
         "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
         "GET / HTTP/1.1\r\nhost: a\r\nproxy-connection: close\r\n\r\n",
@@ -51,7 +34,7 @@ fn a_request_that_is_the_last_is_answered_whole_and_closed_after() {
 /// reset, and that could take the response away from the client.
 #[test]
 fn what_follows_a_last_request_neither_runs_nor_resets() {
-    let proxy = RunningProxy::start(ANSWERS, 1);
+    let proxy = answers();
     let last = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".as_slice();
     for after in [b"\r\n".to_vec(), last.to_vec(), vec![b'x'; 30_000]] {
         let answer = exchange(&proxy, &[last, &after].concat());

@@ -48,6 +48,34 @@ impl RunningProxy {
     }
 }
 
+/// A bootstrap with an admin listener and the HTTP listener `web`. `route` is what is done with every request; `filters`
+/// (those before the router) and `clusters` are lists, at the margin.
+pub fn web(route: &str, filters: &str, clusters: &str) -> String {
+    let at = |margin: &str, list: &str| list.lines().map(|line| format!("{margin}{line}\n")).collect::<String>();
+    let (filters, clusters) = (at("          ", filters), at("  ", clusters));
+    format!(
+        r#"
+node: {{id: test, cluster: test}}
+admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
+static_resources:
+  listeners:
+  - name: web
+    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: web
+          route_config: {{virtual_hosts: [{{name: all, domains: ["*"], routes: [{{match: {{prefix: /}}, {route}}}]}}]}}
+          http_filters:
+{filters}          - name: envoy.filters.http.router
+            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
+  clusters:
+{clusters}"#
+    )
+}
+
 pub fn options(yaml: &str, workers: u32) -> Options {
     let args = ["nuncio", "--config-yaml", yaml, "--concurrency", &workers.to_string()];
     match cli::parse(args.into_iter().map(Into::into)) {

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::running::RunningProxy;
+use crate::running::{RunningProxy, web};
 
 /// A server that gives every connection the same answer, and tells which requests came.
 fn stand_in(answer: String) -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
@@ -57,38 +57,21 @@ fn reference_answer(ports: [u16; 2]) -> String {
 }
 
 fn config(registry: SocketAddr) -> String {
-    format!(
-        r#"
-admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
-static_resources:
-  listeners:
-  - name: web
-    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: web
-          route_config: {{virtual_hosts: [{{name: all, domains: ["*"], routes: [{{match: {{prefix: /}}, route: {{cluster: web}}}}]}}]}}
-          http_filters:
-          - name: envoy.filters.http.router
-            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
-  clusters:
-  - name: web
-    cluster_type:
-      name: nuncio.clusters.sds
-      typed_config:
-        "@type": type.googleapis.com/nuncio.extensions.clusters.sds.v1.SdsCluster
-        sds_cluster: registry
-        refresh_delay: 0.05s
-  - name: registry
-    load_assignment:
-      cluster_name: registry
-      endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}}}]}}]
-"#,
+    let clusters = format!(
+        r#"- name: web
+  cluster_type:
+    name: nuncio.clusters.sds
+    typed_config:
+      "@type": type.googleapis.com/nuncio.extensions.clusters.sds.v1.SdsCluster
+      sds_cluster: registry
+      refresh_delay: 0.05s
+- name: registry
+  load_assignment:
+    cluster_name: registry
+    endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {}}}}}}}}}]}}]"#,
         registry.port()
-    )
+    );
+    web("route: {cluster: web}", "", &clusters)
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! From an address to a connection, in time; and what is said if there is none.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::{Host, Place};
 
 use super::account::ConnectionAccount;
-use super::{PoolFailure, PoolFailureReason};
+use super::{PoolFailure, PoolFailureReason, PoolProtocol};
 use crate::tls::{ServerWanted, TlsFailure, UpstreamTls};
 use crate::upstream::thread_local::ClusterLocal;
 
@@ -28,6 +29,34 @@ pub(in crate::upstream) struct Established {
 pub(in crate::upstream) struct Parked {
     pub(super) established: Established,
     pub(super) account: ConnectionAccount,
+}
+
+impl Parked {
+    /// The handshake has said which protocol it is: that is counted, and remembered for the host's next connection.
+    pub(super) fn negotiated(&mut self, cluster: &ClusterLocal, host: &Arc<Host>) -> PoolProtocol {
+        let alpn = self.established.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
+        let chosen = PoolProtocol::of_alpn(alpn);
+        self.account.speaks(chosen.counted());
+        cluster.remember_protocol(host, chosen);
+        chosen
+    }
+
+    /// The pool that made it speaks another protocol: it waits for the other pool, to which those who waited here, if
+    /// anybody did, are sent.
+    pub(super) fn hand_over<W>(
+        self,
+        cluster: &ClusterLocal,
+        host: &Arc<Host>,
+        waiting: VecDeque<W>,
+        refuse: impl Fn(W, PoolFailure),
+    ) {
+        if !waiting.is_empty() {
+            cluster.park(host, self);
+        }
+        for waiting in waiting {
+            refuse(waiting, PoolFailure::new(PoolFailureReason::Switched, None));
+        }
+    }
 }
 
 /// What a handshake is asked for: the server, and the protocols if the context names none.

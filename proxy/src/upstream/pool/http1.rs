@@ -282,20 +282,11 @@ impl Http1Pool {
 
     /// The handshake says which protocol it is.
     fn negotiated(self: &Rc<Self>, mut parked: Parked) {
-        let alpn = parked.established.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
-        let chosen = PoolProtocol::of_alpn(alpn);
-        parked.account.speaks(chosen.counted());
-        self.cluster.remember_protocol(&self.host, chosen);
-        if chosen == PoolProtocol::Http1 {
+        if parked.negotiated(&self.cluster, &self.host) == PoolProtocol::Http1 {
             return self.connected(parked.established, parked.account);
         }
         let waiting = std::mem::take(&mut self.state.borrow_mut().pending);
-        if !waiting.is_empty() {
-            self.cluster.park(&self.host, parked);
-        }
-        for waiting in waiting {
-            waiting.serve(Err(PoolFailure::new(PoolFailureReason::Switched, None)));
-        }
+        parked.hand_over(&self.cluster, &self.host, waiting, |waiting, failure| waiting.serve(Err(failure)));
     }
 
     /// A connection that another pool made.

@@ -234,20 +234,11 @@ impl Http2Pool {
 
     /// The handshake says which protocol it is.
     fn negotiated(self: &Rc<Self>, mut parked: Parked) {
-        let alpn = parked.established.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
-        let chosen = PoolProtocol::of_alpn(alpn);
-        parked.account.speaks(chosen.counted());
-        self.cluster.remember_protocol(&self.host, chosen);
-        if chosen == PoolProtocol::Http2 {
+        if parked.negotiated(&self.cluster, &self.host) == PoolProtocol::Http2 {
             return self.connected(parked.established, parked.account);
         }
         let waiting = std::mem::take(&mut self.state.borrow_mut().pending);
-        if !waiting.is_empty() {
-            self.cluster.park(&self.host, parked);
-        }
-        for waiting in waiting {
-            waiting.serve(Err(PoolFailure::new(PoolFailureReason::Switched, None)));
-        }
+        parked.hand_over(&self.cluster, &self.host, waiting, |waiting, failure| waiting.serve(Err(failure)));
     }
 
     /// A connection that another pool made.
