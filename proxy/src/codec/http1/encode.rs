@@ -439,6 +439,9 @@ mod tests {
                 for byte in 0..=255u8 {
                     let mut value = vec![if at % 2 == 0 { b'a' } else { 0xff }; len];
                     value[at] = byte;
+                    let mut name = vec![b'x'; len];
+                    name[at] = byte;
+                    assert_eq!(is_name(&name), is_token(byte), "{byte} at {at} of {len}");
                     assert_eq!(
                         has_controls(&value),
                         byte.is_ascii_control() && byte != b'\t',
