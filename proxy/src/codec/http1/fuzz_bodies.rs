@@ -291,10 +291,14 @@ pub(in crate::codec) mod strict {
         if line.iter().any(|&b| (b < b' ' && b != b'\t') || b == 0x7f) { Err("a control") } else { Ok(line) }
     }
 
+    fn is_token(text: &[u8]) -> bool {
+        !text.is_empty() && text.iter().all(|b| b.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(b))
+    }
+
     fn field(line: &[u8]) -> Result<(&[u8], &[u8]), &'static str> {
         let colon = line.iter().position(|&b| b == b':').ok_or("no colon")?;
         let (name, value) = (&line[..colon], &line[colon + 1..]);
-        if name.is_empty() || !name.iter().all(|b| b.is_ascii_graphic() && !b"\"(),/:;<=>?@[\\]{}".contains(b)) {
+        if !is_token(name) {
             return Err("a bad name");
         }
         Ok((name, value.strip_prefix(b" ").ok_or("no space behind the colon")?))
@@ -304,7 +308,8 @@ pub(in crate::codec) mod strict {
         let first = line(&mut bytes)?;
         let parts: Vec<&[u8]> = first.split(|&b| b == b' ').collect();
         let [method, target, b"HTTP/1.1"] = parts[..] else { return Err("a bad request line") };
-        if method.is_empty() || !method.iter().all(u8::is_ascii_uppercase) || target.first() != Some(&b'/') {
+        // Over HTTP/2 a client may name any method (RFC 9110 9.1).
+        if !is_token(method) || target.first() != Some(&b'/') {
             return Err("a bad method or target");
         }
         let (mut hosts, mut lengths, mut codings) = (Vec::new(), Vec::new(), Vec::new());
