@@ -1,6 +1,6 @@
 //! Unary gRPC calls to a named cluster: `core.v3.GrpcService` and one message each way.
 //!
-//! The call is an ordinary HTTP/2 request of the [`AsyncClient`], so the cluster's discovery, health, balancing,
+//! The call is an ordinary HTTP/2 request of the [`AsyncClient`](super::client::AsyncClient), so the cluster's discovery, health, balancing,
 //! breakers and connections are the ones of its own traffic; the cluster must be configured to speak HTTP/2. What
 //! goes wrong ends as one gRPC status, as in Envoy: 14 for what did not reach a host, 4 for the timeout, the mapped one
 //! for an HTTP status other than 200, 13 for what is no message.
