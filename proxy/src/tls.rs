@@ -65,4 +65,6 @@ pub struct Secured {
     /// How the peer signed, if it did.
     pub(crate) scheme: Option<&'static str>,
     pub(crate) resumed: bool,
+    /// The peer asked for the status of our certificate; whether there was one.
+    pub(crate) status: Option<bool>,
 }

@@ -1,5 +1,7 @@
 //! A TLS client over real sockets, which believes any server and says what happened.
 
+pub mod records;
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use rustls::{
 };
 
 use crate::certificates::Issued;
+use records::Records;
 
 /// Which versions a client offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +56,8 @@ impl TlsClient {
                 builder.with_client_auth_cert(chain, key).expect("an identity")
             }
         };
+        config.enable_early_data = true;
+        config.enable_secret_extraction = true;
         config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
         Self(Arc::new(config))
     }
@@ -67,6 +72,13 @@ impl TlsClient {
             connection.complete_io(&mut socket)?;
         }
         Ok(TlsConnection(StreamOwned::new(connection, socket)))
+    }
+
+    /// Whether the server let this client speak before the handshake the last time.
+    pub fn may_speak_early(&self, name: &str) -> io::Result<bool> {
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        let mut connection = ClientConnection::new(self.0.clone(), name).map_err(io::Error::other)?;
+        Ok(connection.early_data().is_some())
     }
 
     /// One request, and everything that is answered until the close.
@@ -97,6 +109,14 @@ impl TlsConnection {
 
     pub fn resumed(&self) -> bool {
         self.0.conn.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+    }
+
+    /// To send what the library would not.
+    pub fn into_records(self) -> Records {
+        let version = self.version();
+        let StreamOwned { conn, sock } = self.0;
+        let secrets = conn.dangerous_extract_secrets().expect("a finished handshake");
+        Records::new(sock, version, secrets.tx)
     }
 
     /// Another key for what is sent from here on; TLS 1.3 only.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
@@ -127,6 +127,8 @@ pub struct TlsInfo {
     pub peer: Option<Arc<PeerCertificate>>,
     pub local: Option<Arc<PeerCertificate>>,
     pub session_id: Option<String>,
+    /// Why the connection failed after its handshake, once it has; `%DOWNSTREAM_TRANSPORT_FAILURE_REASON%`.
+    pub failure: Arc<OnceLock<String>>,
 }
 
 /// The names and prints of a certificate, read once per handshake.

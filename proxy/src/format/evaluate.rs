@@ -642,7 +642,9 @@ impl Text {
         match self {
             Self::DownstreamFailure => {
                 let start = out.len();
-                let kind = nonempty(out, connection.transport_failure.borrow().as_deref());
+                let handshake = connection.transport_failure.borrow();
+                let later = || connection.tls.as_ref()?.failure.get().map(String::as_str);
+                let kind = nonempty(out, handshake.as_deref().or_else(later));
                 underscores(&mut out[start..]);
                 kind
             }

@@ -8,6 +8,10 @@
 pub struct ClientHello {
     pub server_name: Option<String>,
     pub alpn: Vec<Vec<u8>>,
+    /// Of the cipher suites of TLS 1.3 ChaCha20 is its first.
+    pub prefers_chacha: bool,
+    /// It can read a certificate's status that comes with it.
+    pub wants_status: bool,
 }
 
 /// What the bytes are so far.
@@ -25,6 +29,10 @@ const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const ALPN: u16 = 16;
+const STATUS_REQUEST: u16 = 5;
+/// `TLS_AES_…`, `TLS_CHACHA20_POLY1305_SHA256`.
+const SUITES_13: [usize; 3] = [0x1301, 0x1302, CHACHA];
+const CHACHA: usize = 0x1303;
 /// A record in clear text is at most so long.
 const RECORD: usize = 16 * 1024;
 /// A longer message is refused by the library as well.
@@ -84,9 +92,15 @@ fn hello(message: &[u8]) -> Option<ClientHello> {
     // Version and random.
     fields.take(2 + 32)?;
     fields.vector(1)?;
-    fields.vector(2)?;
+    let mut suites = fields.vector(2)?;
     fields.vector(1)?;
     let mut hello = ClientHello::default();
+    while let Some(suite) = suites.number(2) {
+        if SUITES_13.contains(&suite) {
+            hello.prefers_chacha = suite == CHACHA;
+            break;
+        }
+    }
     if fields.0.is_empty() {
         return Some(hello);
     }
@@ -95,6 +109,7 @@ fn hello(message: &[u8]) -> Option<ClientHello> {
         let kind = extensions.number(2)?;
         let mut body = extensions.vector(2)?;
         match u16::try_from(kind).ok()? {
+            STATUS_REQUEST => hello.wants_status = true,
             SERVER_NAME => hello.server_name = server_name(&mut body)?,
             ALPN => {
                 let mut names = body.vector(2)?;
@@ -161,8 +176,11 @@ mod tests {
 
     #[test]
     fn a_message_is_read_however_it_is_cut() {
-        let wanted =
-            ClientHello { server_name: Some("web.test".into()), alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()] };
+        let wanted = ClientHello {
+            server_name: Some("web.test".into()),
+            alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            ..ClientHello::default()
+        };
         for each in [1, 3, 1000] {
             let bytes = records(&message(), each);
             for n in 0..bytes.len() {

@@ -29,6 +29,10 @@ impl TlsCounts {
         if secured.resumed {
             self.ssl.inc(stat::SESSION_REUSED);
         }
+        if let Some(told) = secured.status {
+            self.ssl.inc(stat::OCSP_STAPLE_REQUESTS);
+            self.ssl.inc(if told { stat::OCSP_STAPLE_RESPONSES } else { stat::OCSP_STAPLE_OMITTED });
+        }
         let info = &secured.info;
         if info.peer.is_none() {
             self.ssl.inc(stat::NO_CERTIFICATE);

@@ -19,15 +19,19 @@ use nuncio_core::network::{
 };
 use nuncio_core::stats::lists::tls::{SocketFactory, Ssl};
 use nuncio_core::stats::{List, ScopeId, lists};
-use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, UnbufferedServerConnection};
+use rustls::crypto::CryptoProvider;
+use rustls::server::{
+    NoServerSessionStorage, ProducesTickets, ResolvesServerCert, ServerSessionMemoryCache, StoresServerSessions,
+    UnbufferedServerConnection,
+};
 use rustls::{CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
 use tokio::time::Instant;
 
 use super::certificate;
-use super::client_hello::{self, Reading};
+use super::client_hello::{self, ClientHello, Reading};
 use super::failure::TlsFailure;
 use super::identity::{Identity, ServerIdentities};
-use super::parameters::{Parameters, Side, group_name, scheme_name, suite_name};
+use super::parameters::{Parameters, Side, group_name, scheme_name, suite_name, without_preference_for_aes};
 use super::secret::{self, Context, ContextFacts, Filled, Secrets};
 use super::stream::TlsStream;
 use super::validation::{PeerRole, SharedValidator, Validator};
@@ -65,17 +69,26 @@ pub struct DownstreamTls {
 /// certificates, authorities or names is taken for decided here.
 #[derive(Debug)]
 struct ServerContext {
+    alpn: Vec<Vec<u8>>,
+    usual: Variants,
+    /// For clients that would rather have ChaCha20 than AES.
+    chacha: Variants,
+    validator: SharedValidator,
+    facts: ContextFacts,
+}
+
+/// Settings for clients that differ in what they offer.
+#[derive(Debug)]
+struct Variants {
     config: Arc<ServerConfig>,
     /// For clients that offer none of our protocols; the library would refuse them.
     without_alpn: Option<Arc<ServerConfig>>,
-    validator: SharedValidator,
-    facts: ContextFacts,
 }
 
 /// The same for one listener, on a worker.
 struct Socket {
     tls: Arc<DownstreamTls>,
-    counts: TlsCounts,
+    counts: Rc<TlsCounts>,
     buffers: Rc<Buffers>,
 }
 
@@ -117,7 +130,7 @@ impl DownstreamTransportSocketFactory for Factory {
 
 impl DownstreamTransportSocketConfig for SocketConfig {
     fn on_worker(&self, worker: &WorkerContext) -> Rc<dyn DownstreamTransportSocket> {
-        let counts = TlsCounts::new(&worker.stats, self.scope);
+        let counts = Rc::new(TlsCounts::new(&worker.stats, self.scope));
         Rc::new(Socket { tls: self.tls.clone(), counts, buffers: Buffers::of_this_thread() })
     }
 }
@@ -130,7 +143,7 @@ impl DownstreamTransportSocket for Socket {
         connection: &'a mut ConnectionInfo,
     ) -> LocalBoxFuture<'a, Result<Io, TransportFailure>> {
         Box::pin(async move {
-            let accepted = self.tls.accept(io, preread, &self.buffers);
+            let accepted = self.tls.accept(io, preread, &self.buffers, &self.counts);
             let secured = match tokio::time::timeout(HANDSHAKE_TIME, accepted).await {
                 Ok(Ok(secured)) => secured,
                 Ok(Err(failure)) => {
@@ -172,10 +185,16 @@ impl DownstreamTls {
     }
 
     /// The handshake with a client. No deadline of its own: the caller has one.
-    pub async fn accept(&self, io: Io, preread: Vec<u8>, buffers: &Rc<Buffers>) -> Result<Secured, TlsFailure> {
+    pub async fn accept(
+        &self,
+        io: Io,
+        preread: Vec<u8>,
+        buffers: &Rc<Buffers>,
+        counts: &Rc<TlsCounts>,
+    ) -> Result<Secured, TlsFailure> {
         let Some(context) = self.current.load_full() else { return Err(TlsFailure::not_ready()) };
         let (mut io, mut preread) = (io, preread);
-        let mut hello = client_hello::ClientHello::default();
+        let mut hello = ClientHello::default();
         loop {
             match client_hello::read(&preread) {
                 Reading::Incomplete if preread.len() <= client_hello::LIMIT => {}
@@ -200,11 +219,7 @@ impl DownstreamTls {
                 _ => return Err(TlsFailure::closed()),
             }
         }
-        let common = |ours: &Vec<u8>| hello.alpn.contains(ours);
-        let config = match &context.without_alpn {
-            Some(without) if !hello.alpn.is_empty() && !context.config.alpn_protocols.iter().any(common) => without,
-            _ => &context.config,
-        };
+        let config = context.config_for(&hello);
         let session = UnbufferedServerConnection::new(config.clone()).map_err(|e| TlsFailure::new(&e, None, b""))?;
         let mut stream = TlsStream::new(io, session, preread, buffers.clone());
         poll_fn(|cx| stream.poll_handshake(cx)).await?;
@@ -213,7 +228,10 @@ impl DownstreamTls {
         if info.peer.is_some() && stream.state().handshake_kind() == Some(HandshakeKind::Resumed) {
             info.peer_validated = !context.validator.accepts_all();
         }
-        Ok(Secured::new(stream, info))
+        stream.tell_failure = Some((counts.clone(), info.failure.clone()));
+        let resumed = stream.state().handshake_kind() == Some(HandshakeKind::Resumed);
+        let status = (hello.wants_status && !resumed).then_some(stream.witness.stapled);
+        Ok(Secured { status, ..Secured::new(stream, info) })
     }
 }
 
@@ -254,45 +272,84 @@ impl ServerContext {
         let is = |value: &Option<nuncio_api::pb::google::protobuf::BoolValue>| value.as_ref().is_some_and(|v| v.value);
         let chooser =
             ServerIdentities::new(identities, is(&message.full_scan_certs_on_sni_mismatch), is(&message.require_sni));
+        let chooser: Arc<dyn ResolvesServerCert> = Arc::new(chooser);
         let library = |e: rustls::Error| ConfigError::new("common_tls_context", e.to_string());
-        let builder = ServerConfig::builder_with_provider(parameters.provider.clone())
-            .with_protocol_versions(&parameters.versions)
-            .map_err(library)?;
-        let builder = if validator.asks() {
-            builder.with_client_cert_verifier(Arc::new(Verifier {
+        let verifier = validator.asks().then(|| {
+            Arc::new(Verifier {
                 validator: validator.clone(),
                 algorithms: parameters.provider.signature_verification_algorithms,
                 role: PeerRole::Client,
                 expected: Vec::new(),
                 mandatory: is(&message.require_client_certificate) || validator.needs_certificate(),
-            }))
-        } else {
-            // As Envoy, even if a certificate is required: nobody could say whether it is a right one.
-            builder.with_no_client_auth()
+            })
+        });
+        let sessions = Sessions::new(message).map_err(library)?;
+        let variants = |provider: Arc<CryptoProvider>| {
+            let builder = ServerConfig::builder_with_provider(provider).with_protocol_versions(&parameters.versions)?;
+            let builder = match &verifier {
+                Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
+                // As Envoy, even if a certificate is required: nobody could say whether it is a right one.
+                None => builder.with_no_client_auth(),
+            };
+            let mut config = builder.with_cert_resolver(chooser.clone());
+            config.ignore_client_order = !message.prefer_client_ciphers;
+            if let Some(log) = &parameters.key_log {
+                config.key_log = log.clone();
+            }
+            sessions.put_into(&mut config);
+            let without_alpn = (!parameters.alpn.is_empty()).then(|| Arc::new(config.clone()));
+            config.alpn_protocols = parameters.alpn.clone();
+            Ok(Variants { config: Arc::new(config), without_alpn })
         };
-        let mut config = builder.with_cert_resolver(Arc::new(chooser));
-        config.ignore_client_order = !message.prefer_client_ciphers;
-        if let Some(log) = &parameters.key_log {
-            config.key_log = log.clone();
+        let usual = variants(parameters.provider.clone()).map_err(library)?;
+        let chacha = variants(Arc::new(without_preference_for_aes(&parameters.provider))).map_err(library)?;
+        Ok(Self { usual, chacha, alpn: parameters.alpn, validator, facts })
+    }
+
+    fn config_for(&self, hello: &ClientHello) -> &Arc<ServerConfig> {
+        let Variants { config, without_alpn } = if hello.prefers_chacha { &self.chacha } else { &self.usual };
+        let common = |ours: &Vec<u8>| hello.alpn.contains(ours);
+        match without_alpn {
+            Some(without) if !hello.alpn.is_empty() && !self.alpn.iter().any(common) => without,
+            _ => config,
         }
+    }
+}
+
+/// How clients are known again; what all variants of a context share.
+struct Sessions {
+    ticketer: Option<Arc<dyn ProducesTickets>>,
+    storage: Arc<dyn StoresServerSessions>,
+    /// Neither of the two.
+    none: bool,
+}
+
+impl Sessions {
+    fn new(message: &pb::DownstreamTlsContext) -> Result<Self, rustls::Error> {
         let stateless = !matches!(
             message.session_ticket_keys_type,
             Some(SessionTicketKeysType::DisableStatelessSessionResumption(true))
         );
-        if stateless {
-            config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().map_err(library)?;
+        let stateful = !message.disable_stateful_session_resumption;
+        Ok(Self {
+            ticketer: stateless.then(rustls::crypto::aws_lc_rs::Ticketer::new).transpose()?,
+            storage: if stateful {
+                ServerSessionMemoryCache::new(SESSIONS)
+            } else {
+                Arc::new(NoServerSessionStorage {})
+            },
+            none: !stateless && !stateful,
+        })
+    }
+
+    fn put_into(&self, config: &mut ServerConfig) {
+        if let Some(ticketer) = &self.ticketer {
+            config.ticketer = ticketer.clone();
         }
-        config.session_storage = if message.disable_stateful_session_resumption {
-            Arc::new(NoServerSessionStorage {})
-        } else {
-            ServerSessionMemoryCache::new(SESSIONS)
-        };
-        if !stateless && message.disable_stateful_session_resumption {
+        config.session_storage = self.storage.clone();
+        if self.none {
             config.send_tls13_tickets = 0;
         }
-        let without_alpn = (!parameters.alpn.is_empty()).then(|| Arc::new(config.clone()));
-        config.alpn_protocols = parameters.alpn;
-        Ok(Self { config: Arc::new(config), without_alpn, validator, facts })
     }
 }
 
@@ -331,6 +388,7 @@ pub(super) fn describe(state: &CommonState, witness: &Witness) -> TlsInfo {
         peer: state.peer_certificates().and_then(certificate::describe),
         local: witness.local.clone(),
         session_id: None,
+        failure: Arc::default(),
     }
 }
 
@@ -338,6 +396,6 @@ impl Secured {
     pub(super) fn new<S: super::stream::Session>(stream: TlsStream<S>, info: TlsInfo) -> Self {
         let scheme = stream.witness.scheme.map(scheme_name);
         let resumed = stream.state().handshake_kind() == Some(HandshakeKind::Resumed);
-        Self { io: Io::Other(Box::new(stream)), info, scheme, resumed }
+        Self { io: Io::Other(Box::new(stream)), info, scheme, resumed, status: None }
     }
 }

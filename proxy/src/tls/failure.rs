@@ -6,8 +6,9 @@
 
 use std::fmt;
 
-use rustls::{AlertDescription, Error, InvalidMessage, PeerIncompatible};
+use rustls::{AlertDescription, Error, InvalidMessage, PeerIncompatible, PeerMisbehaved};
 
+use super::stream::TOO_MANY_EMPTY;
 use super::validation::{Refusal, RefusalKind};
 
 /// Library 16, "SSL routines".
@@ -77,7 +78,12 @@ impl TlsFailure {
             Error::InappropriateHandshakeMessage { .. } | Error::InappropriateMessage { .. } => {
                 (TlsCause::Protocol, 225, "UNEXPECTED_MESSAGE".to_owned())
             }
+            Error::PeerMisbehaved(why) => {
+                let (reason, name) = misbehaved(why);
+                (TlsCause::Protocol, reason, name)
+            }
             Error::NoApplicationProtocol => (TlsCause::Protocol, 307, "NO_APPLICATION_PROTOCOL".to_owned()),
+            Error::General(text) if text == TOO_MANY_EMPTY => (TlsCause::Protocol, 219, shout(text)),
             other => (TlsCause::Protocol, 0, shout(&other.to_string())),
         };
         let number = SSL + reason;
@@ -110,6 +116,16 @@ fn incompatible(why: &PeerIncompatible) -> (u32, String) {
         }
         P::ExtendedMasterSecretExtensionRequired => (251, "RESUMED_EMS_SESSION_WITHOUT_EMS_EXTENSION"),
         P::KeyShareExtensionRequired => (258, "MISSING_KEY_SHARE"),
+        other => return (0, shout(&format!("{other:?}"))),
+    };
+    (reason, name.to_owned())
+}
+
+fn misbehaved(why: &PeerMisbehaved) -> (u32, String) {
+    let (reason, name) = match why {
+        PeerMisbehaved::TooManyKeyUpdateRequests => (260, "TOO_MANY_KEY_UPDATES"),
+        PeerMisbehaved::TooManyRenegotiationRequests => (182, "NO_RENEGOTIATION"),
+        PeerMisbehaved::TooManyWarningAlertsReceived => (220, "TOO_MANY_WARNING_ALERTS"),
         other => return (0, shout(&format!("{other:?}"))),
     };
     (reason, name.to_owned())

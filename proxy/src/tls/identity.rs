@@ -158,7 +158,10 @@ impl ResolvesServerCert for ServerIdentities {
             )
         });
         let chosen = self.choose(hello.server_name(), hello.signature_schemes(), ecdsa)?;
-        witness::note(|note| note.local = Some(chosen.described.clone()));
+        witness::note(|note| {
+            note.local = Some(chosen.described.clone());
+            note.stapled = chosen.key.ocsp.is_some();
+        });
         Some(chosen.key.clone())
     }
 }

@@ -35,9 +35,10 @@ pub(super) struct Parameters {
     pub(super) key_log: Option<Arc<dyn KeyLog>>,
 }
 
-/// TLS 1.3's are not configured by name; the others stand in Envoy's order.
+/// TLS 1.3's are not configured by name; the others stand in Envoy's order. AES-128 comes first, as Envoy's clients have
+/// it: processors hash SHA-256 by themselves, and a handshake hashes a lot.
 const TLS13: [SupportedCipherSuite; 3] =
-    [suite::TLS13_AES_256_GCM_SHA384, suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_CHACHA20_POLY1305_SHA256];
+    [suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_AES_256_GCM_SHA384, suite::TLS13_CHACHA20_POLY1305_SHA256];
 const TLS12: [(&str, SupportedCipherSuite); 6] = [
     ("ECDHE-ECDSA-AES128-GCM-SHA256", suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
     ("ECDHE-ECDSA-CHACHA20-POLY1305", suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
@@ -88,6 +89,14 @@ impl Parameters {
         let versions = versions(&params, side).map_err(within)?;
         Ok(Self { provider: Arc::new(provider), versions, alpn, key_log })
     }
+}
+
+/// The same for clients that would rather not have AES, because their processors do not know it.
+pub(super) fn without_preference_for_aes(provider: &CryptoProvider) -> CryptoProvider {
+    let mut provider = provider.clone();
+    let chacha = [CipherSuite::TLS13_CHACHA20_POLY1305_SHA256];
+    provider.cipher_suites.sort_by_key(|suite| !chacha.contains(&suite.suite()));
+    provider
 }
 
 fn versions(params: &pb::TlsParameters, side: Side) -> Result<Vec<&'static SupportedProtocolVersion>, ConfigError> {
@@ -237,6 +246,17 @@ mod tests {
         let newer = params(TlsProtocol::TlSv13, TlsProtocol::TlSv12, &[], &[]);
         let error = Parameters::from_proto(&newer, Side::Server).unwrap_err();
         assert_eq!(error.path, "tls_params.tls_minimum_protocol_version");
+    }
+
+    #[test]
+    fn chacha_comes_first_only_for_those_who_prefer_it() {
+        let auto = params(TlsProtocol::TlsAuto, TlsProtocol::TlsAuto, &[], &[]);
+        let usual = Parameters::from_proto(&auto, Side::Server).unwrap().provider;
+        let other = without_preference_for_aes(&usual);
+        let first = |provider: &CryptoProvider| suite_name(provider.cipher_suites[0].suite());
+        assert_eq!(first(&usual), "TLS_AES_128_GCM_SHA256");
+        assert_eq!(first(&other), "TLS_CHACHA20_POLY1305_SHA256");
+        assert_eq!(usual.cipher_suites.len(), other.cipher_suites.len());
     }
 
     #[test]

@@ -8,14 +8,16 @@
 
 use std::io::{self, IoSlice};
 use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 
 use nuncio_core::net::{Io, Stream};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus};
-use rustls::{CommonState, Error};
+use rustls::{CipherSuite, CommonState, Error, ProtocolVersion, SupportedCipherSuite};
 
+use super::TlsCounts;
 use super::failure::TlsFailure;
 use super::witness::{self, Witness};
 use crate::net::Buffers;
@@ -28,6 +30,11 @@ const HANDSHAKE_LIMIT: usize = 64 * 1024;
 const WRITE_AT_ONCE: usize = 64 * 1024;
 /// Pieces shorter than this share a record.
 const GATHER: usize = 8 * 1024;
+/// Content type of records with what the users of a connection send, and with everything that is encrypted in TLS 1.3.
+const APPLICATION_DATA: u8 = 23;
+/// As BoringSSL.
+const MOST_EMPTY: u8 = 32;
+pub(super) const TOO_MANY_EMPTY: &str = "too many empty fragments";
 /// Plain text of one record.
 const PLAIN: usize = 16 * 1024;
 
@@ -36,6 +43,8 @@ pub(super) trait Session: 'static {
     type Data: 'static;
     fn state(&self) -> &CommonState;
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    /// The handshake is done, and what is left to be said of it are session tickets.
+    fn only_tickets_wait(&self) -> bool;
 }
 
 impl Session for UnbufferedClientConnection {
@@ -48,6 +57,10 @@ impl Session for UnbufferedClientConnection {
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(incoming)
     }
+
+    fn only_tickets_wait(&self) -> bool {
+        false
+    }
 }
 
 impl Session for UnbufferedServerConnection {
@@ -59,6 +72,10 @@ impl Session for UnbufferedServerConnection {
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(incoming)
+    }
+
+    fn only_tickets_wait(&self) -> bool {
+        !self.is_handshaking() && self.protocol_version() == Some(ProtocolVersion::TLSv1_3)
     }
 }
 
@@ -80,6 +97,12 @@ pub(super) struct TlsStream<S: Session> {
     /// We shall send nothing more.
     closed: bool,
     failed: Option<Error>,
+    /// `outgoing` holds nothing that the peer waits for: session tickets, which go out with the first answer.
+    unhurried: bool,
+    /// Records without content that came one after the other.
+    empty: u8,
+    /// Who hears of a failure after the handshake.
+    pub(super) tell_failure: Option<(Rc<TlsCounts>, Arc<OnceLock<String>>)>,
     pub(super) witness: Witness,
 }
 
@@ -120,6 +143,9 @@ impl<S: Session> TlsStream<S> {
             ended: false,
             closed: false,
             failed: None,
+            unhurried: false,
+            empty: 0,
+            tell_failure: None,
             witness: Witness::default(),
         }
     }
@@ -141,6 +167,11 @@ impl<S: Session> TlsStream<S> {
                 self.closed = true;
                 let _ = self.poll_out(cx);
                 return Poll::Ready(Err(failure));
+            }
+            // As Envoy, with the first answer: the client has sent its last handshake message and waits for no more.
+            self.unhurried = self.session.only_tickets_wait();
+            if self.unhurried {
+                return Poll::Ready(Ok(()));
             }
             match ready!(self.poll_out(cx)) {
                 Ok(()) => {}
@@ -222,6 +253,7 @@ impl<S: Session> TlsStream<S> {
         let filled = sink.filled;
         if self.failed.is_some() {
             self.take_alert();
+            self.tell_of_failure();
         }
         witness::take(&mut self.witness);
         (at, filled)
@@ -239,6 +271,31 @@ impl<S: Session> TlsStream<S> {
         }
     }
 
+    fn tell_of_failure(&mut self) {
+        let Some(error) = &self.failed else { return };
+        let Some((counts, text)) = self.tell_failure.take() else { return };
+        let failure = TlsFailure::new(error, None, b"");
+        counts.failed(&failure);
+        let _ = text.set(failure.text);
+    }
+
+    /// Records that hold nothing cost us and tell us nothing; no peer has a reason for more than a few.
+    fn tolerates(&mut self, records: &[u8]) -> bool {
+        let overhead = self.session.state().negotiated_cipher_suite().map_or(0, record_overhead);
+        let mut rest = records;
+        while let [kind, _, _, high, low, body @ ..] = rest {
+            let length = usize::from(*high) << 8 | usize::from(*low);
+            let Some((_, after)) = body.split_at_checked(length) else { break };
+            let holds_nothing = *kind == APPLICATION_DATA && length <= overhead;
+            self.empty = if holds_nothing { self.empty.saturating_add(1) } else { 0 };
+            if self.empty > MOST_EMPTY {
+                return false;
+            }
+            rest = after;
+        }
+        true
+    }
+
     /// One read of the socket, as far as it brings plain text, its end or a failure.
     fn poll_in(&mut self, cx: &mut Context<'_>, to: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
@@ -246,6 +303,7 @@ impl<S: Session> TlsStream<S> {
                 return Poll::Ready(self.failed.as_ref().map_or(Ok(0), |e| Err(invalid(e))));
             }
             let mut scratch = self.buffers.take_scratch();
+            let said = self.outgoing.len();
             let kept = self.incoming.len();
             let room = (kept + RECORD).max(to.len()).min(scratch.len());
             let read = if kept < room {
@@ -256,6 +314,10 @@ impl<S: Session> TlsStream<S> {
             };
             let filled = match read {
                 Poll::Ready(Ok(n)) if n > 0 => {
+                    if !self.tolerates(&scratch[..kept + n]) {
+                        self.failed = Some(Error::General(TOO_MANY_EMPTY.to_owned()));
+                        self.tell_of_failure();
+                    }
                     let (consumed, filled) = self.advance(&mut scratch[..kept + n], to);
                     self.keep(&scratch[consumed..kept + n]);
                     filled
@@ -269,8 +331,9 @@ impl<S: Session> TlsStream<S> {
             };
             self.buffers.give_scratch(scratch);
             ready!(read)?;
-            if self.outgoing.len() > self.sent {
+            if self.outgoing.len() > said {
                 // An alert, or the answer to a key update.
+                self.unhurried = false;
                 let _ = self.poll_out(cx)?;
             }
             if filled > 0 || self.has_plain() {
@@ -413,6 +476,16 @@ enum Seal<'a> {
     CloseNotify,
 }
 
+/// How long a record of no content is: a tag, and a nonce (AES in TLS 1.2) or the inner type (TLS 1.3).
+fn record_overhead(suite: SupportedCipherSuite) -> usize {
+    match suite.suite() {
+        _ if suite.tls13().is_some() => 16 + 1,
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+        | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => 16,
+        _ => 16 + 8,
+    }
+}
+
 fn first_bytes(held: &[u8]) -> [u8; 8] {
     let mut first = [0; 8];
     let n = held.len().min(8);
@@ -426,7 +499,7 @@ fn invalid(error: &Error) -> io::Error {
 
 impl<S: Session> Stream for TlsStream<S> {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        if self.outgoing.len() > self.sent {
+        if self.outgoing.len() > self.sent && !self.unhurried {
             // Whoever waits for an answer may not ask again whether the question was sent.
             let _ = self.poll_out(cx);
         }
@@ -441,9 +514,12 @@ impl<S: Session> Stream for TlsStream<S> {
         if self.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        ready!(self.poll_out(cx))?;
+        if !self.unhurried {
+            ready!(self.poll_out(cx))?;
+        }
         let mut scratch = self.buffers.take_scratch();
         let sealed = self.seal_all(bufs, &mut scratch);
+        self.unhurried = false;
         let done = sealed.and_then(|(plain, sealed)| {
             let mut at = 0;
             if self.outgoing.is_empty() {

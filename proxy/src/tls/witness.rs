@@ -23,6 +23,8 @@ pub(super) struct Witness {
     pub(super) validated: bool,
     /// The certificate that was chosen for it.
     pub(super) local: Option<Arc<PeerCertificate>>,
+    /// Its status came with it.
+    pub(super) stapled: bool,
 }
 
 thread_local! {
@@ -40,5 +42,6 @@ pub(super) fn take(to: &mut Witness) {
     to.refusal = new.refusal.or(to.refusal.take());
     to.scheme = new.scheme.or(to.scheme);
     to.validated |= new.validated;
+    to.stapled |= new.stapled;
     to.local = new.local.or(to.local.take());
 }
