@@ -39,7 +39,7 @@ pub fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn line(what: &str, value: impl std::fmt::Display, goal: &str) {
+pub(crate) fn line(what: &str, value: impl std::fmt::Display, goal: &str) {
     println!("{what:<64} {value:>12}   goal {goal}");
 }
 
@@ -55,7 +55,7 @@ fn specs(from: u32, hosts: u32) -> Vec<HostSpec> {
     (from..from + hosts).map(spec).collect()
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
 }
@@ -117,11 +117,11 @@ fn memory_of_hosts() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn free_port() -> anyhow::Result<u16> {
+pub(crate) fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-fn nuncio(arguments: &[&str]) -> anyhow::Result<Command> {
+pub(crate) fn nuncio(arguments: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("proxy").args(arguments);
     Ok(command)

@@ -4,6 +4,7 @@
 //! - [`generator`]: the clients, closed loop or at a fixed rate · [`upstream`]: what answers
 //! - [`target`]: a proxy process and what it costs · [`peers`]: the other proxies, equal configs
 //! - [`discovery`]: updates of large clusters, polled clusters, how soon a change counts
+//! - [`health`]: what active checks cost, and how soon a failure counts · [`health_server`]: the hosts that are checked
 //! - [`faults`]: upstreams that die or fail · [`latency`]: the histogram · [`report`]: tables, and runs under `benches/runs/`
 
 use std::process::ExitCode;
@@ -14,6 +15,8 @@ use clap::{Args, Parser, Subcommand};
 mod discovery;
 mod faults;
 mod generator;
+mod health;
+mod health_server;
 mod latency;
 mod machine;
 mod peers;
@@ -40,6 +43,8 @@ enum Command {
     Storm(LoadArgs),
     /// What discovery costs, and how soon a change counts.
     Discovery,
+    /// What active checks of ten thousand hosts cost, and how soon one that fails is out of the rotation.
+    Health,
     /// The proxy itself, in a process of its own.
     #[command(hide = true)]
     Proxy {
@@ -49,6 +54,9 @@ enum Command {
     /// The upstream, in a process of its own.
     #[command(hide = true)]
     Upstream,
+    /// The hosts that are checked, in a process of their own.
+    #[command(hide = true)]
+    HealthServer,
 }
 
 #[derive(Args, Clone)]
@@ -94,7 +102,9 @@ fn main() -> ExitCode {
     let outcome = match CommandLine::parse().command {
         Command::Proxy { args } => return target::become_proxy(args),
         Command::Upstream => upstream::serve(),
+        Command::HealthServer => health_server::serve(),
         Command::Discovery => discovery::run(),
+        Command::Health => health::run(),
         Command::Load(args) => run(&args, false),
         Command::Compare(args) => run(&args, true),
         Command::Kill(args) => faults::kill(&args),

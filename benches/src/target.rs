@@ -21,16 +21,21 @@ pub struct Process {
 
 impl Process {
     pub fn upstream() -> anyhow::Result<Self> {
+        Self::own("upstream")
+    }
+
+    /// A subcommand of this program that prints its port.
+    pub fn own(subcommand: &str) -> anyhow::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .arg("upstream")
+            .arg(subcommand)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("starting the upstream")?;
-        let stdout = child.stdout.take().context("the upstream has a standard output")?;
+            .with_context(|| format!("starting the {subcommand}"))?;
+        let stdout = child.stdout.take().context("a child has a standard output")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
-        let port = line.trim().parse().context("the upstream did not tell its port")?;
+        let port = line.trim().parse().with_context(|| format!("the {subcommand} did not tell its port"))?;
         let stdin = child.stdin.take();
         Ok(Self { child, _stdin: stdin, port })
     }
