@@ -8,9 +8,9 @@ use nuncio_api::pb::envoy::config::endpoint::v3 as ep;
 use nuncio_core::net::Address;
 use nuncio_core::random::Rng;
 use nuncio_core::time::WallClock;
-use nuncio_core::upstream::{Choice, HealthFlag, HealthFlags, HostSpec, LbContext};
+use nuncio_core::upstream::{AsyncClient, Choice, HealthFlag, HealthFlags, HostSpec, LbContext};
 use nuncio_discovery::HostSource;
-use nuncio_discovery::dns::SharedResolvers;
+use nuncio_discovery::dns::{DnsResolvers, SharedResolvers};
 use nuncio_discovery::xds::Files;
 use prost::Message;
 use std::time::Duration;
@@ -70,8 +70,26 @@ struct Main {
 }
 
 impl Main {
+    /// Where the test speaks for EDS, and nobody answers.
     fn new() -> Self {
+        let sinks = Sinks::default();
+        let told = Box::new(Told(sinks.clone()));
         let store = Rc::new(RefCell::new(Store::new()));
+        let dns = Rc::new(SharedResolvers::new(Rc::default(), &store, |_| true));
+        Self { sinks, ..Self::made(store, Some(told), dns, Rc::new(NoCalls)) }
+    }
+
+    /// With the sources that the proxy has.
+    fn in_world(dns: Rc<dyn DnsResolvers>, client: Rc<dyn AsyncClient>) -> Self {
+        Self::made(Rc::new(RefCell::new(Store::new())), None, dns, client)
+    }
+
+    fn made(
+        store: Rc<RefCell<Store>>,
+        told: Option<Box<Told>>,
+        dns: Rc<dyn DnsResolvers>,
+        client: Rc<dyn AsyncClient>,
+    ) -> Self {
         let clusters = Clusters::new(ClusterContext {
             connect: Rc::new(Net::default()),
             buffers: Rc::default(),
@@ -80,15 +98,20 @@ impl Main {
             connection_ids: Default::default(),
             own_listeners: Rc::default(),
         });
-        let sinks = Sinks::default();
         let mut factories = sources::factories();
-        factories.insert(0, Box::new(Told(sinks.clone())));
+        if let Some(told) = told {
+            factories.insert(0, told);
+        }
         let clock = WallClock::fixed(SystemTime::UNIX_EPOCH);
-        let dns = Rc::new(SharedResolvers::new(Rc::default(), &store, |_| true));
-        let (client, node) = (Rc::new(NoCalls), Arc::default());
+        let node = Arc::new(core_pb::Node { id: "n".into(), cluster: "c".into(), ..Default::default() });
         let context = SourceContext { rng: Rng::with_seed(1), clock, dns, client, node, files: Files::default() };
         let manager = ClusterManager::new(&store, factories, ClusterDefaults::default(), context);
-        Self { manager, store, worker: Rc::new(OneWorker { clusters, messages: RefCell::default() }), sinks }
+        Self {
+            manager,
+            store,
+            worker: Rc::new(OneWorker { clusters, messages: RefCell::default() }),
+            sinks: Sinks::default(),
+        }
     }
 
     fn add(&self, message: &pb::Cluster) -> Result<(), String> {

@@ -1,253 +1,119 @@
-//! Discovery against health, with a manager, its checks and hosts in memory: the table cell by cell, and chance.
+//! Discovery against health, with a manager, the real sources, checks and hosts in memory: the table cell by cell, and
+//! chance.
 
-use std::collections::{BTreeSet, HashMap};
+mod town;
 
-use nuncio_core::net::{Connect, ConnectOptions, Connected};
-use nuncio_core::random::Rng;
-use nuncio_core::runtime::NoRuntime;
-use nuncio_core::upstream::{Host, Outcome};
+use std::collections::BTreeSet;
+
+use nuncio_core::upstream::Outcome;
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop_oneof, proptest};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::upstream::dial::DialContext;
-use crate::upstream::testing::memory;
+use town::{KINDS, Kind, Peers, Town, Way};
 
-/// How a host answers checks.
+/// What is known of the health of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Well,
-    Failing,
-    Silent,
-    Refusing,
-    Degraded,
-    /// A good head, and a body that never ends its ten megabytes in time.
-    Dripping,
-    /// Ten megabytes at once.
-    Huge,
-    Noise,
-    /// The first bytes of a TLS alert.
-    Tls,
-    /// Half a head, then the end.
-    Half,
+enum State {
+    /// Nobody asks it.
+    WithoutChecks,
+    /// It is new, and has not answered yet.
+    Unchecked,
+    Answers(Way),
 }
 
-/// Hosts by port, which change their ways.
-#[derive(Clone, Default)]
-struct Peers {
-    ways: Rc<RefCell<HashMap<u16, Way>>>,
-    asked: Rc<Cell<usize>>,
-}
-
-impl Peers {
-    fn way(&self, port: u16) -> Way {
-        self.ways.borrow().get(&port).copied().unwrap_or(Way::Well)
-    }
-
-    fn set(&self, port: u16, way: Way) {
-        self.ways.borrow_mut().insert(port, way);
-    }
-
-    async fn serve(self, port: u16, mut far: tokio::io::DuplexStream) {
-        let mut head = Vec::new();
-        while let Ok(byte) = far.read_u8().await {
-            head.push(byte);
-            if !head.ends_with(b"\r\n\r\n") {
-                continue;
-            }
-            head.clear();
-            self.asked.set(self.asked.get() + 1);
-            let told = match self.way(port) {
-                Way::Well => far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await,
-                Way::Failing => far.write_all(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n").await,
-                Way::Degraded => {
-                    far.write_all(b"HTTP/1.1 200 OK\r\nx-envoy-degraded: 1\r\ncontent-length: 0\r\n\r\n").await
-                }
-                Way::Silent => std::future::pending().await,
-                Way::Refusing => return,
-                Way::Dripping => loop {
-                    if head.is_empty() {
-                        head.extend_from_slice(b"HTTP/1.1 200 OK\r\ncontent-length: 10000000\r\n\r\n");
-                        far.write_all(&head).await.unwrap();
-                    }
-                    if far.write_all(b"x").await.is_err() {
-                        return;
-                    }
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                },
-                Way::Huge => {
-                    let sent = far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10000000\r\n\r\n").await;
-                    sent.and(far.write_all(&vec![b'x'; 10_000_000]).await)
-                }
-                Way::Noise => far.write_all(&[0xff, 0, 0x80, 7, b'\n', 1, 2, 3]).await,
-                Way::Tls => far.write_all(&[0x15, 3, 1, 0, 2, 2, 10]).await,
-                Way::Half => {
-                    let _ = far.write_all(b"HTTP/1.1 200 OK\r\nconte").await;
-                    return;
-                }
-            };
-            if told.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-impl Connect for Peers {
-    fn connect(&self, address: &Address, _: &ConnectOptions) -> LocalBoxFuture<'static, std::io::Result<Connected>> {
-        let (peers, remote) = (self.clone(), address.clone());
-        Box::pin(async move {
-            let port = remote.port().unwrap();
-            if peers.way(port) == Way::Refusing {
-                return Err(std::io::ErrorKind::ConnectionRefused.into());
-            }
-            let (io, far) = memory();
-            tokio::task::spawn_local(peers.serve(port, far));
-            Ok(Connected { io, local: None, remote })
-        })
-    }
-}
-
-/// How the discovery types word a host.
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Eds,
-    Sds,
-    StrictDns,
-}
-
-impl Kind {
-    fn spec(self, port: u16) -> HostSpec {
-        let spec = HostSpec::new(Address::Ip(([127, 0, 0, 1], port).into()));
-        match self {
-            Self::Eds => spec,
-            Self::Sds => HostSpec { weight: 3, canary: port == 2, ..spec },
-            Self::StrictDns => HostSpec { hostname: "web.test".into(), ..spec },
-        }
-    }
-}
-
-struct Town {
-    main: Main,
-    peers: Peers,
-    kind: Kind,
-}
-
-impl Town {
-    /// A cluster `c`, with or without checks; `more` is YAML of its fields.
-    fn new(kind: Kind, checks: bool, more: &str) -> Self {
-        let checks = if checks {
-            "health_checks: [{timeout: 1s, interval: 5s, no_traffic_interval: 5s, unhealthy_threshold: 1, \
-             healthy_threshold: 1, http_health_check: {path: /hc}}],"
-        } else {
-            ""
-        };
-        let yaml = format!(
-            "{{name: c, type: EDS, eds_cluster_config: {{eds_config: {{ads: {{}}}}}}, {checks} {more} common_lb_config: \
-             {{update_merge_window: 0s, healthy_panic_threshold: {{value: 0}}}}}}"
-        );
-        let source = nuncio_api::Source::text("test", nuncio_api::Format::Yaml, yaml);
-        let loaded = nuncio_api::load_message::<pb::Cluster>(source, &nuncio_api::LoadOptions::default());
-        let message = loaded.unwrap_or_else(|problems| panic!("{problems:#?}")).message;
-        let (main, peers) = (Main::new(), Peers::default());
-        let dial = DialContext { connect: Rc::new(peers.clone()), buffers: Rc::default(), rng: Rng::with_seed(1) };
-        main.manager.probe_with(dial, Rc::new(NoRuntime));
-        main.add(&message).unwrap();
-        main.start();
-        Self { main, peers, kind }
-    }
-
-    async fn discover(&self, ports: &[u16]) {
-        let specs: Vec<HostSpec> = ports.iter().map(|port| self.kind.spec(*port)).collect();
-        self.main.sink(0).replace(specs);
-        settle().await;
-    }
-
-    /// Long enough for every check that is due in it to end.
-    async fn pass(&self, seconds: u64) {
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-        settle().await;
-    }
-
-    /// Its flags; none if it is gone.
-    fn flags(&self, port: u16) -> Option<String> {
-        let clusters = self.main.manager.active();
-        let hosts = clusters.iter().flat_map(|cluster| cluster.hosts.hosts());
-        hosts.filter(|host| host.address().port() == Some(port)).map(|host| host.flags().to_string()).next()
-    }
-
-    fn host(&self, port: u16) -> Option<Arc<Host>> {
-        let clusters = self.main.manager.active();
-        clusters.iter().flat_map(|cluster| cluster.hosts.hosts()).find(|h| h.address().port() == Some(port)).cloned()
-    }
-
-    /// Where a worker sends requests to.
-    fn routed(&self) -> BTreeSet<u16> {
-        (0..40).filter_map(|_| self.main.port("c")).collect()
-    }
-
-    fn last_reason(&self) -> String {
-        self.main.manager.transitions().first().map(|transition| transition.reason.to_string()).unwrap_or_default()
-    }
-}
-
-const KINDS: [Kind; 3] = [Kind::Eds, Kind::Sds, Kind::StrictDns];
+const STATES: [State; 6] = [
+    State::WithoutChecks,
+    State::Unchecked,
+    State::Answers(Way::Well),
+    State::Answers(Way::Failing),
+    State::Answers(Way::Silent),
+    State::Answers(Way::Refusing),
+];
 
 /// One cell of the table: host 2 ends up so, beside host 1 which is always there and well.
 #[derive(Debug, Clone, Copy)]
-struct Cell2 {
+struct TableCell {
     kind: Kind,
     present: bool,
-    /// None: the cluster has no checks.
-    way: Option<Way>,
+    state: State,
+    /// Discovery's last word comes before the answer to the check.
     discovery_first: bool,
     ignores_health: bool,
 }
 
 /// Flags, and whether it is routed to; none if it is deleted.
-fn expected(cell: &Cell2) -> Option<(&'static str, bool)> {
-    match (cell.present, cell.way) {
-        (true, None | Some(Way::Well)) => Some(("healthy", true)),
-        (true, Some(Way::Silent)) => Some(("/failed_active_hc/active_hc_timeout", false)),
-        (true, Some(_)) => Some(("/failed_active_hc", false)),
-        (false, Some(Way::Well)) if !cell.ignores_health => Some(("/pending_dynamic_removal", true)),
+fn expected(cell: &TableCell) -> Option<(&'static str, bool)> {
+    match (cell.present, cell.state) {
+        (true, State::WithoutChecks | State::Answers(Way::Well)) => Some(("healthy", true)),
+        (true, State::Answers(Way::Silent)) => Some(("/failed_active_hc/active_hc_timeout", false)),
+        // Its first answer did not come.
+        (true, State::Unchecked) if !cell.discovery_first => Some(("/failed_active_hc/active_hc_timeout", false)),
+        (true, _) => Some(("/failed_active_hc", false)),
+        (false, State::Answers(Way::Well)) if !cell.ignores_health => Some(("/pending_dynamic_removal", true)),
         (false, _) => None,
     }
 }
 
-async fn check(cell: Cell2) {
+async fn check(cell: TableCell) {
     let more = if cell.ignores_health { "ignore_health_on_host_removal: true," } else { "" };
-    let town = Town::new(cell.kind, cell.way.is_some(), more);
-    town.discover(&[1, 2]).await;
-    town.pass(6).await;
-    assert_eq!(town.routed(), BTreeSet::from([1, 2]), "{cell:?}: at first both");
+    let way = match cell.state {
+        State::Answers(way) => way,
+        State::Unchecked => Way::Silent,
+        State::WithoutChecks => Way::Well,
+    };
     let listed: &[u16] = if cell.present { &[1, 2] } else { &[1] };
-    let way = cell.way.unwrap_or(Way::Well);
-    if cell.discovery_first {
+    let (town, host) = if cell.state == State::Unchecked {
+        let town = Town::new(cell.kind, &[1], true, more);
+        town.pass(1).await;
+        town.peers.set(2, Way::Silent);
+        town.discover(&[1, 2]).await;
+        assert_eq!(town.flags(2).as_deref(), Some("/failed_active_hc"), "{cell:?}: nobody knows it yet");
+        let host = town.host(2).unwrap();
+        // The answer never comes: that it will not is known after three seconds.
+        if !cell.discovery_first {
+            town.pass(3).await;
+        }
         town.discover(listed).await;
-        town.peers.set(2, way);
-        town.pass(7).await;
+        (town, host)
     } else {
-        town.peers.set(2, way);
-        town.pass(7).await;
-        town.discover(listed).await;
-    }
+        let town = Town::new(cell.kind, &[1, 2], cell.state != State::WithoutChecks, more);
+        town.pass(6).await;
+        assert_eq!(town.routed(), BTreeSet::from([1, 2]), "{cell:?}: at first both");
+        let host = town.host(2).unwrap();
+        if cell.discovery_first {
+            town.discover(listed).await;
+            town.peers.set(2, way);
+            town.pass(9).await;
+        } else {
+            town.peers.set(2, way);
+            town.pass(9).await;
+            town.discover(listed).await;
+        }
+        (town, host)
+    };
     let flags = town.flags(2);
     let (want, routed) = expected(&cell).map_or((None, false), |(flags, routed)| (Some(flags), routed));
     assert_eq!(flags.as_deref(), want, "{cell:?}");
     assert_eq!(town.routed().contains(&2), routed, "{cell:?}");
     assert!(town.routed().contains(&1), "{cell:?}");
+    assert_eq!(host.is_removed(), want.is_none(), "{cell:?}");
     assert_eq!(town.main.stat("cluster.c.membership_total"), 1 + u64::from(want.is_some()), "{cell:?}");
+    if want.is_none() {
+        // Nor does it come back, whatever it answers.
+        town.peers.set(2, Way::Well);
+        town.pass(6).await;
+        assert_eq!((town.flags(2), town.routed()), (None, BTreeSet::from([1])), "{cell:?}");
+    }
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
 async fn the_table_of_discovery_and_health_holds_in_every_cell_and_in_both_orders() {
     for kind in KINDS {
         for present in [true, false] {
-            for way in [None, Some(Way::Well), Some(Way::Failing), Some(Way::Silent), Some(Way::Refusing)] {
+            for state in STATES {
                 for discovery_first in [true, false] {
                     for ignores_health in [true, false] {
-                        check(Cell2 { kind, present, way, discovery_first, ignores_health }).await;
+                        check(TableCell { kind, present, state, discovery_first, ignores_health }).await;
                     }
                 }
             }
@@ -257,8 +123,7 @@ async fn the_table_of_discovery_and_health_holds_in_every_cell_and_in_both_order
 
 #[tokio::test(flavor = "local", start_paused = true)]
 async fn a_host_that_comes_back_loses_the_mark_without_another_check() {
-    let town = Town::new(Kind::Eds, true, "");
-    town.discover(&[1, 2]).await;
+    let town = Town::new(Kind::Eds, &[1, 2], true, "");
     town.pass(6).await;
     town.discover(&[1]).await;
     let (asked, host) = (town.peers.asked.get(), town.host(2).unwrap());
@@ -270,8 +135,7 @@ async fn a_host_that_comes_back_loses_the_mark_without_another_check() {
 
 #[tokio::test(flavor = "local", start_paused = true)]
 async fn an_empty_answer_makes_everything_absent_and_nothing_unroutable() {
-    let town = Town::new(Kind::Sds, true, "");
-    town.discover(&[1, 2, 3]).await;
+    let town = Town::new(Kind::Sds, &[1, 2, 3], true, "");
     town.pass(6).await;
     town.discover(&[]).await;
     assert_eq!(town.routed(), BTreeSet::from([1, 2, 3]));
@@ -279,18 +143,16 @@ async fn an_empty_answer_makes_everything_absent_and_nothing_unroutable() {
     town.peers.set(3, Way::Failing);
     town.pass(6).await;
     assert_eq!((town.flags(3), town.routed()), (None, BTreeSet::from([1, 2])));
-    assert!(town.last_reason().contains("GET http://127.0.0.1:3/hc (Host: c): HTTP 503"));
+    assert!(town.last_reason().contains("GET http://127.0.0.3:80/hc (Host: c): HTTP 503"));
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
 async fn discoverys_own_word_deletes_an_absent_host_and_an_ejection_does_not() {
     let ejects = "outlier_detection: {consecutive_5xx: 1, max_ejection_percent: 100, \
                   successful_active_health_check_uneject_host: false},";
-    let town = Town::new(Kind::Eds, true, ejects);
-    town.discover(&[1, 2, 3]).await;
+    let town = Town::new(Kind::Eds, &[1, 2, 3], true, ejects);
     town.pass(6).await;
-    let failed = HostSpec { eds_health: HealthFlags::default().with(HealthFlag::FailedEdsHealth), ..Kind::Eds.spec(2) };
-    town.main.sink(0).replace(vec![Kind::Eds.spec(1), failed, Kind::Eds.spec(3)]);
+    town.discover_failed(&[1, 2, 3], &[2]).await;
     town.host(3).unwrap().report(Outcome::Answered { status: 500 });
     settle().await;
     assert_eq!(town.routed(), BTreeSet::from([1]));
@@ -302,15 +164,16 @@ async fn discoverys_own_word_deletes_an_absent_host_and_an_ejection_does_not() {
 
 #[tokio::test(flavor = "local", start_paused = true)]
 async fn a_cluster_serves_after_the_first_round_of_checks() {
-    let town = Town::new(Kind::Eds, true, "");
-    town.peers.set(2, Way::Silent);
-    town.discover(&[1, 2]).await;
+    let peers = Peers::default();
+    peers.set(2, Way::Silent);
+    let town = Town::with(peers, Kind::Eds, &[1, 2], true, "");
+    settle().await;
     assert_eq!(town.main.manager.awaited().len(), 1, "host 2 has not answered yet");
-    town.pass(2).await;
+    town.pass(4).await;
     assert!(town.main.manager.awaited().is_empty());
     assert_eq!(town.routed(), BTreeSet::from([1]));
     // The failure is told with what was asked, although no flag changed by it.
-    assert_eq!(town.last_reason(), "GET http://127.0.0.1:2/hc (Host: c): timeout");
+    assert_eq!(town.last_reason(), "GET http://127.0.0.2:80/hc (Host: c): timeout");
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
@@ -325,31 +188,29 @@ async fn bad_answers_fail_the_host_are_counted_and_are_named() {
         (Way::Refusing, true, "cannot connect: connection refused", 1),
         (Way::Failing, true, "HTTP 503", 0),
     ] {
-        let town = Town::new(Kind::Eds, true, "");
-        town.discover(&[1, 2]).await;
+        let town = Town::new(Kind::Eds, &[1, 2], true, "");
         town.pass(1).await;
         town.peers.set(2, way);
-        town.pass(7).await;
+        town.pass(9).await;
         assert_eq!(town.routed().contains(&2), !fails, "{way:?}");
         let failures = town.main.stat("cluster.c.health_check.network_failure");
         assert_eq!(failures > 0, network > 0, "{way:?}");
         if fails {
             let told = town.last_reason();
             assert!(told.to_lowercase().contains(&reason.to_lowercase()), "{way:?}: {told}");
-            assert!(told.contains("GET http://127.0.0.1:2/hc (Host: c)"), "{told}");
+            assert!(told.contains("GET http://127.0.0.2:80/hc (Host: c)"), "{told}");
         }
         // And it comes back.
         town.peers.set(2, Way::Well);
-        town.pass(7).await;
+        town.pass(9).await;
         assert!(town.routed().contains(&2), "{way:?}");
     }
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
 async fn a_crowd_is_spread_over_the_interval_from_the_second_round_on() {
-    let town = Town::new(Kind::Eds, true, "");
-    let ports: Vec<u16> = (1..=1000).collect();
-    town.discover(&ports).await;
+    let hosts: Vec<u16> = (1..=1000).collect();
+    let town = Town::new(Kind::Eds, &hosts, true, "");
     town.pass(5).await;
     // 1000 in 5 s are 20 in each 100 ms.
     let mut most = 0;
@@ -363,8 +224,7 @@ async fn a_crowd_is_spread_over_the_interval_from_the_second_round_on() {
 
 #[tokio::test(flavor = "local", start_paused = true)]
 async fn degraded_hosts_and_immediate_failure_show_in_the_rotation() {
-    let town = Town::new(Kind::Eds, true, "");
-    town.discover(&[1, 2]).await;
+    let town = Town::new(Kind::Eds, &[1, 2], true, "");
     town.pass(1).await;
     town.peers.set(2, Way::Degraded);
     town.pass(6).await;
@@ -380,47 +240,54 @@ async fn degraded_hosts_and_immediate_failure_show_in_the_rotation() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Discover(BTreeSet<u16>),
+    /// What is listed, and what of it EDS calls unhealthy.
+    Discover(BTreeSet<u16>, BTreeSet<u16>),
     Becomes(u16, Way),
     Pass(u64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let way = prop_oneof![Just(Way::Well), Just(Way::Failing), Just(Way::Silent), Just(Way::Refusing)];
+    let listed = (proptest::collection::btree_set(1u16..5, 0..5), proptest::collection::btree_set(1u16..5, 0..2));
     let step = prop_oneof![
-        proptest::collection::btree_set(1u16..5, 0..5).prop_map(Step::Discover),
-        (1u16..5, way).prop_map(|(port, way)| Step::Becomes(port, way)),
-        (1u64..8).prop_map(Step::Pass),
+        listed.prop_map(|(listed, failed)| Step::Discover(listed, failed)),
+        (1u16..5, way).prop_map(|(host, way)| Step::Becomes(host, way)),
+        (1u64..10).prop_map(Step::Pass),
     ];
     proptest::collection::vec(step, 1..25)
 }
 
-async fn live(steps: Vec<Step>) {
-    let town = Town::new(Kind::Eds, true, "");
+async fn live(kind: Kind, steps: Vec<Step>) {
+    let town = Town::new(kind, &[1, 2, 3, 4], true, "");
     let mut listed = BTreeSet::from([1, 2, 3, 4]);
-    town.discover(&[1, 2, 3, 4]).await;
     town.pass(2).await;
     for step in steps {
-        let before: HashMap<u16, String> = (1..5).filter_map(|port| Some((port, town.flags(port)?))).collect();
+        let before: Vec<_> = (1..5).filter_map(|host| town.host(host)).collect();
         match &step {
-            Step::Discover(ports) => {
-                listed = ports.clone();
-                town.discover(&ports.iter().copied().collect::<Vec<_>>()).await;
+            Step::Discover(hosts, failed) => {
+                listed = hosts.clone();
+                let failed: Vec<u16> = failed.iter().copied().collect();
+                town.discover_failed(&hosts.iter().copied().collect::<Vec<_>>(), &failed).await;
             }
-            Step::Becomes(port, way) => town.peers.set(*port, *way),
+            Step::Becomes(host, way) => town.peers.set(*host, *way),
             Step::Pass(seconds) => town.pass(*seconds).await,
         }
         settle().await;
         let routed = town.routed();
-        for port in 1..5 {
-            let flags = town.flags(port);
-            let failed = flags.as_ref().is_none_or(|flags| flags.contains("/failed_active_hc"));
-            assert!(listed.contains(&port) || !failed || !routed.contains(&port), "absent and failed: {port} {step:?}");
-            assert!(listed.contains(&port) || flags.as_ref().is_none_or(|flags| !flags.contains("failed")), "{port}");
-            let was_well = before.get(&port).is_some_and(|flags| !flags.contains("failed"));
-            // Only a check that failed may delete a host that was well.
-            let may_have_failed = matches!(step, Step::Pass(_)) && town.peers.way(port) != Way::Well;
-            assert!(flags.is_some() || !was_well || may_have_failed, "deleted although well: {port} {step:?}");
+        for host in 1..5 {
+            let flags = town.flags(host);
+            let failed = flags.as_ref().is_none_or(|flags| flags.contains("failed"));
+            assert!(!failed || !routed.contains(&host), "{host} is used although {flags:?} after {step:?}");
+            assert!(
+                listed.contains(&host) || flags.is_none() || !failed,
+                "{host} is absent and failed, and still there"
+            );
+            assert!(!listed.contains(&host) || flags.is_some(), "{host} is listed, and gone");
+        }
+        for host in before.iter().filter(|host| host.is_removed()) {
+            let flags = host.flags();
+            let failed = flags.contains(HealthFlag::FailedActiveHc) || flags.contains(HealthFlag::FailedEdsHealth);
+            assert!(failed, "{} was deleted although it was {flags} at {step:?}", host.address());
         }
     }
 }
@@ -429,12 +296,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_a_well_host_is_not_deleted_and_a_failed_one_that_is_absent_not_used(steps in steps()) {
+    fn whatever_happens_a_well_host_is_not_deleted_and_a_failed_one_that_is_absent_not_used(
+        kind in prop_oneof![Just(Kind::Eds), Just(Kind::Sds), Just(Kind::StrictDns)],
+        steps in steps(),
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build_local(tokio::runtime::LocalOptions::default())
             .unwrap();
-        runtime.block_on(live(steps));
+        runtime.block_on(live(kind, steps));
     }
 }
