@@ -7,7 +7,7 @@
 mod member;
 mod pending;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -47,6 +47,8 @@ pub struct Http2Pool {
     purpose: PoolUse,
     options: Rc<ClientOptions>,
     state: RefCell<State>,
+    /// Requests that waited, have their place, and did not run since.
+    untaken: Cell<usize>,
     weak: Weak<Self>,
     _permit: Permit,
 }
@@ -80,6 +82,7 @@ impl Http2Pool {
             priority,
             purpose,
             state: RefCell::default(),
+            untaken: Cell::default(),
             weak: weak.clone(),
             _permit: permit,
         })
@@ -107,6 +110,8 @@ impl Http2Pool {
     pub fn acquire(self: &Rc<Self>) -> Acquire {
         if let Some(member) = self.with_room() {
             return match self.attach(&member) {
+                // As Envoy: those that waited are sent first, in their order, though they have yet to run.
+                Ok(slot) if self.untaken.get() > 0 => Acquire::Pending(PendingSlot::behind_others(self, slot)),
                 Ok(slot) => Acquire::Ready(slot),
                 Err(failure) => Acquire::Failed(failure),
             };
@@ -146,7 +151,7 @@ impl Http2Pool {
             let Some(member) = self.with_room() else { return self.connect_for_pending() };
             let next = self.state.borrow_mut().pending.pop_front();
             let Some(waiting) = next else { return };
-            waiting.serve(self.attach(&member));
+            waiting.serve(self, self.attach(&member));
         }
     }
 
@@ -238,7 +243,7 @@ impl Http2Pool {
             return self.connected(parked.established, parked.account);
         }
         let waiting = std::mem::take(&mut self.state.borrow_mut().pending);
-        parked.hand_over(&self.cluster, &self.host, waiting, |waiting, failure| waiting.serve(Err(failure)));
+        parked.hand_over(&self.cluster, &self.host, waiting, |waiting, failure| waiting.serve(self, Err(failure)));
     }
 
     /// A connection that another pool made.
@@ -275,7 +280,7 @@ impl Http2Pool {
         let waiting = std::mem::take(&mut self.state.borrow_mut().pending);
         for waiting in waiting {
             self.cluster.stats().failures.inc(stat::UPSTREAM_RQ_PENDING_FAILURE_EJECT);
-            waiting.serve(Err(failure.clone()));
+            waiting.serve(self, Err(failure.clone()));
         }
     }
 

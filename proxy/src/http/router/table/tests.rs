@@ -22,6 +22,8 @@ use proptest::prelude::*;
 use super::super::mutations::Scratch;
 use super::*;
 
+mod scan;
+
 fn context() -> BuildContext<'static> {
     BuildContext {
         has_cluster: &|name| name != "nope",

@@ -22,9 +22,10 @@ impl Waiting {
         Rc::new(Self { result: Cell::default(), waker: Cell::default(), account: Cell::new(Some(account)) })
     }
 
-    pub(super) fn serve(&self, result: Result<Slot, PoolFailure>) {
+    pub(super) fn serve(&self, pool: &Http2Pool, result: Result<Slot, PoolFailure>) {
         self.account.take();
         self.result.set(Some(result));
+        pool.untaken.set(pool.untaken.get() + 1);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
@@ -35,16 +36,36 @@ impl Waiting {
 pub struct PendingSlot {
     pool: Rc<Http2Pool>,
     waiting: Rc<Waiting>,
+    /// It has its place, and lets those run who were woken before.
+    yields: bool,
 }
 
 impl PendingSlot {
     pub(super) fn new(pool: &Rc<Http2Pool>, waiting: Rc<Waiting>) -> Self {
-        Self { pool: pool.clone(), waiting }
+        Self { pool: pool.clone(), waiting, yields: false }
+    }
+
+    /// Came when there was room, and others had waited. It stands aside once and no longer: tasks run in the order in
+    /// which they are woken, and one that does not look at its place must not stop those behind it.
+    pub(super) fn behind_others(pool: &Rc<Http2Pool>, slot: Slot) -> Self {
+        let waiting = Rc::new(Waiting { result: Cell::default(), waker: Cell::default(), account: Cell::default() });
+        waiting.serve(pool, Ok(slot));
+        Self { pool: pool.clone(), waiting, yields: true }
+    }
+
+    fn take(&self) -> Option<Result<Slot, PoolFailure>> {
+        let result = self.waiting.result.take()?;
+        self.pool.untaken.set(self.pool.untaken.get() - 1);
+        Some(result)
     }
 
     /// Ready once.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Slot, PoolFailure>> {
-        if let Some(result) = self.waiting.result.take() {
+        if std::mem::take(&mut self.yields) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if let Some(result) = self.take() {
             return Poll::Ready(result);
         }
         let waker = self.waiting.waker.take().filter(|waker| waker.will_wake(cx.waker()));
@@ -61,7 +82,7 @@ impl Drop for PendingSlot {
             drop(account);
         } else {
             // A place that nobody took goes back.
-            drop(self.waiting.result.take());
+            drop(self.take());
         }
     }
 }

@@ -193,6 +193,39 @@ async fn a_place_that_nobody_took_goes_back() {
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
+async fn who_comes_later_is_sent_later_although_those_who_waited_did_not_run_yet() {
+    let house = House::new(plain(), 1);
+    let acquire = || match house.cluster().stream(&house.hosts[0], Priority::Default, Version::Http2, None) {
+        AcquireStream::Pending(pending) => pending,
+        _ => panic!("went ahead"),
+    };
+    let waited = [acquire(), acquire()];
+    // There is a connection now, and both have a place on it.
+    settle().await;
+    assert_eq!(house.stats(["upstream_rq_pending_active", "upstream_rq_active"]), [0, 2]);
+    let late = [acquire(), acquire()];
+    assert_eq!(house.stats(["upstream_rq_pending_total", "upstream_rq_active"]), [2, 4]);
+    let order = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let mut tasks = Vec::new();
+    // The late ones run first.
+    for (name, mut pending) in [3, 4, 1, 2].into_iter().zip(late.into_iter().chain(waited)) {
+        let order = order.clone();
+        tasks.push(tokio::task::spawn_local(async move {
+            let stream = poll_fn(|cx| pending.poll(cx)).await.unwrap();
+            order.borrow_mut().push(name);
+            stream
+        }));
+    }
+    settle().await;
+    assert_eq!(*order.borrow(), [1, 2, 3, 4]);
+    // Nobody is left to stand behind.
+    assert!(matches!(
+        house.cluster().stream(&house.hosts[0], Priority::Default, Version::Http2, None),
+        AcquireStream::Ready(_)
+    ));
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
 async fn a_limit_of_requests_retires_a_connection() {
     let common = core_pb::HttpProtocolOptions {
         max_requests_per_connection: Some(UInt32Value { value: 1 }),
