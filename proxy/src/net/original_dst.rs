@@ -8,8 +8,9 @@ use socket2::SockRef;
 use super::proxy_protocol::is_of_a_host;
 
 /// The destination before REDIRECT (`SO_ORIGINAL_DST`, or its twin for IPv6), or the socket's own local address if the
-/// kernel handed it over transparently (TPROXY). `None`: nobody changed it, as far as the kernel knows, or it is no
-/// address of a host: unspecified, a group, or one that means nothing without an interface.
+/// kernel handed it over transparently (TPROXY): that is where the client meant to go, although nothing was changed.
+/// `None`: nobody changed it, as far as the kernel knows, or it is no address of a host: unspecified, a group, or one
+/// that means nothing without an interface.
 pub fn original_dst(io: &Io) -> Option<SocketAddr> {
     let Io::Tcp(stream) = io else { return None };
     let socket = SockRef::from(stream);
@@ -19,8 +20,9 @@ pub fn original_dst(io: &Io) -> Option<SocketAddr> {
         true => socket.original_dst_v4(),
         false => socket.original_dst_v6(),
     };
+    let changed = redirected.ok().and_then(|address| address.as_socket()).filter(|found| *found != local);
     let transparent = || socket.ip_transparent_v4().is_ok_and(|on| on).then_some(local);
-    let found = redirected.ok().and_then(|address| address.as_socket()).or_else(transparent)?;
+    let found = changed.or_else(transparent)?;
     let scoped = matches!(found, SocketAddr::V6(v6) if v6.scope_id() != 0);
     (is_of_a_host(found.ip()) && !scoped).then_some(found)
 }

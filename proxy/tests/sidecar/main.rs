@@ -12,6 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use namespaces::{Namespace, Pair, may_run};
+use nuncio_testkit::certificates::{Authority, Issued, Wanted};
 
 /// In the namespace of whoever calls.
 fn connect(to: SocketAddr) -> TcpStream {
@@ -22,7 +23,8 @@ fn connect(to: SocketAddr) -> TcpStream {
 
 fn get(to: SocketAddr, path: &str) -> String {
     let mut stream = connect(to);
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\n\r\n").unwrap();
+    // Whoever is not let in may be told so before all is written.
+    let _ = write!(stream, "GET {path} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\n\r\n");
     let mut answer = String::new();
     // An end without a word is an answer too.
     let _ = stream.read_to_string(&mut answer);
@@ -124,4 +126,109 @@ fn rules_are_applied_once_however_often_and_cleaned_without_trace() {
     assert_eq!(pair.client.nat_tables(), once);
     pair.client.iptables(&["--clean"]);
     assert_eq!(pair.client.nat_tables(), before);
+}
+
+/// What `extension` (an up- or downstream context) says of an identity in the sidecar's folder, and whom it believes.
+fn mutual(extension: &str, peer: &str, more: &str) -> String {
+    format!(
+        "transport_socket: {{name: tls, typed_config: {{'@type': \
+         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.{extension}, {more} common_tls_context: \
+         {{tls_certificates: [{{certificate_chain: {{filename: '@FOLDER@/cert.pem'}}, private_key: {{filename: \
+         '@FOLDER@/key.pem'}}}}], validation_context: {{trusted_ca: {{filename: '@FOLDER@/ca.pem'}}, \
+         match_typed_subject_alt_names: [{{san_type: URI, matcher: {{exact: '{peer}'}}}}]}}}}}}}}"
+    )
+}
+
+#[test]
+fn two_sidecars_know_each_other_by_their_certificates_and_a_client_without_one_is_refused() {
+    if !may_run() {
+        return;
+    }
+    let authority = Authority::new("mesh");
+    let issue = |name, uri| authority.issue(&Wanted { name, uris: vec![uri], ..Wanted::default() });
+    let (ours, theirs) = (issue("client", "spiffe://mesh/client"), issue("server", "spiffe://mesh/server"));
+    fn files<'a>(of: &'a Issued, authority: &'a Authority) -> [(&'static str, &'a str); 3] {
+        [("cert.pem", &of.chain), ("key.pem", &of.key), ("ca.pem", &authority.pem)]
+    }
+    let outbound = |text: &str| {
+        let socket = mutual("UpstreamTlsContext", "spiffe://mesh/server", "");
+        let plain = "{name: passthrough, type: ORIGINAL_DST, ";
+        assert!(text.contains(plain));
+        text.replace(plain, &format!("{plain}{socket}, "))
+    };
+    let inbound = |text: &str| {
+        let socket = mutual("DownstreamTlsContext", "spiffe://mesh/client", "require_client_certificate: true,");
+        let (before, after) = text.split_once("- name: inbound").unwrap();
+        // Whatever comes is TLS, or is not taken.
+        let (chains, after) = after.split_once("    filter_chains:\n").unwrap();
+        let (_, bytes) = after.split_once("    default_filter_chain:\n").unwrap();
+        let (chain, rest) = bytes.split_once("  - name: health").unwrap();
+        let chain = chain.replacen("      name: bytes", "    - name: bytes", 1);
+        format!(
+            "{before}- name: inbound{chains}    filter_chains:\n{chain}      filter_chain_match: {{transport_protocol: tls}}\n      \
+             {socket}\n  - name: health{rest}"
+        )
+    };
+    let pair = Pair::new("mtls");
+    pair.serve();
+    pair.client.iptables(&["--apply", "--uid", "1337"]);
+    pair.server.iptables(&["--apply", "--uid", "1337"]);
+    let _theirs = pair.server.sidecar_with("1337", inbound, &files(&theirs, &authority));
+    let _ours = pair.client.sidecar_with("1337", outbound, &files(&ours, &authority));
+    for address in pair.server_addresses() {
+        let answer = pair.client.run(move || get(SocketAddr::new(address, 8080), "/hello"));
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("x-request-id"), "{address}: {answer}");
+        pair.client.run(move || {
+            let mut stream = connect(SocketAddr::new(address, 9000));
+            let mut buf = [0; 6];
+            stream.read_exact(&mut buf).unwrap();
+            assert_eq!(&buf, b"hello\n");
+            stream.write_all(b"ping\r\n").unwrap();
+            stream.read_exact(&mut buf).unwrap();
+            assert_eq!(&buf, b"ping\r\n");
+        });
+    }
+    assert_eq!(stat(&pair.server, "listener.0.0.0.0_15006.ssl.handshake"), 4);
+    assert_eq!(stat(&pair.client, "cluster.passthrough.ssl.handshake"), 4);
+    // Without a sidecar, and so without a certificate, nobody is let in.
+    pair.client.iptables(&["--clean"]);
+    for address in pair.server_addresses() {
+        let answer = pair.client.run(move || get(SocketAddr::new(address, 8080), "/hello"));
+        assert_eq!(answer, "", "{address}");
+    }
+}
+
+#[test]
+fn connections_that_come_by_tproxy_keep_where_they_were_meant_for() {
+    if !may_run() {
+        return;
+    }
+    let pair = Pair::new("tproxy");
+    pair.serve();
+    // Only what comes from outside, or the proxy's own connection to the application would come back.
+    for (filter, family, all) in [("iptables", "-4", "0.0.0.0/0"), ("ip6tables", "-6", "::/0")] {
+        pair.server.sh(&format!(
+            "{filter} -t mangle -A PREROUTING -i v0 -p tcp -m multiport --dports 8080,9000 -j TPROXY --on-port 15006 \
+             --tproxy-mark 1"
+        ));
+        pair.server.sh(&format!("ip {family} rule add fwmark 1 lookup 100"));
+        pair.server.sh(&format!("ip {family} route add local {all} dev lo table 100"));
+    }
+    let transparent = |text: &str| {
+        text.replace("    traffic_direction: INBOUND\n", "    traffic_direction: INBOUND\n    transparent: true\n")
+    };
+    // A transparent socket is for those with rights over the network.
+    let _sidecar = pair.server.sidecar_with("0", transparent, &[]);
+    for address in pair.server_addresses() {
+        let answer = pair.client.run(move || get(SocketAddr::new(address, 8080), "/hello"));
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("x-request-id"), "{address}: {answer}");
+        let first = pair.client.run(move || {
+            let mut buf = [0; 6];
+            connect(SocketAddr::new(address, 9000)).read_exact(&mut buf).unwrap();
+            buf
+        });
+        assert_eq!(&first, b"hello\n");
+    }
+    assert_eq!(stat(&pair.server, "http.inbound.downstream_rq_2xx"), 2);
+    assert_eq!(stat(&pair.server, "tcp.application.downstream_cx_total"), 2);
 }

@@ -71,6 +71,16 @@ impl Namespace {
 
     /// `configs/sidecar.yaml`, as the user that the rules leave alone; ready when this returns.
     pub fn sidecar(&self) -> Sidecar {
+        self.sidecar_with("1337", str::to_owned, &[])
+    }
+
+    /// Runs the programs of the system in here.
+    pub fn sh(&self, command: &str) -> String {
+        sh(&format!("ip netns exec {} {command}", self.0))
+    }
+
+    /// Another user, the configuration changed, and `files` at what `@FOLDER@` in it stands for.
+    pub fn sidecar_with(&self, user: &str, change: impl Fn(&str) -> String, files: &[(&str, &str)]) -> Sidecar {
         let folder = tempfile::tempdir().unwrap();
         let copy = |from: PathBuf, name: &str| {
             let to = folder.path().join(name);
@@ -82,7 +92,13 @@ impl Namespace {
         // That user may not be able to read the source tree.
         let program = copy(env!("CARGO_BIN_EXE_nuncio").into(), "nuncio");
         let config = copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/sidecar.yaml"), "sidecar.yaml");
-        let user = ["setpriv", "--reuid", "1337", "--regid", "1337", "--clear-groups"];
+        let text = fs::read_to_string(&config).unwrap();
+        fs::write(&config, change(&text).replace("@FOLDER@", folder.path().to_str().unwrap())).unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+            fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        let user = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"];
         let mut words: Vec<&str> = user.to_vec();
         words.extend([
             program.to_str().unwrap(),

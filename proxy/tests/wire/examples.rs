@@ -5,15 +5,21 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 
+use nuncio_testkit::certificates::{Wanted, self_signed};
+
 use crate::running::RunningProxy;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs")
 }
 
-/// On free ports.
+/// On free ports, with a certificate where one is named.
 fn start(path: &Path) -> RunningProxy {
-    let text = fs::read_to_string(path).unwrap();
+    let tls = tempfile::tempdir().unwrap();
+    let issued = self_signed(&Wanted { name: "example", dns: vec!["shop.example.com"], ..Wanted::default() });
+    fs::write(tls.path().join("cert.pem"), issued.chain).unwrap();
+    fs::write(tls.path().join("key.pem"), issued.key).unwrap();
+    let text = fs::read_to_string(path).unwrap().replace("/etc/nuncio/tls", tls.path().to_str().unwrap());
     let parts = text.split("port_value: ").enumerate().map(|(i, part)| match i {
         0 => part.to_owned(),
         _ => format!("port_value: 0{}", part.trim_start_matches(|c: char| c.is_ascii_digit())),

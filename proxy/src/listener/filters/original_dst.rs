@@ -50,9 +50,7 @@ impl ListenerFilterConfig for OriginalDst {
 
 impl ListenerFilter for OriginalDst {
     fn on_accept(&mut self, io: &Io, connection: &mut ConnectionInfo) -> ListenerStep {
-        if let Some(meant) = original_dst(io).map(Address::Ip)
-            && meant != connection.local
-        {
+        if let Some(meant) = original_dst(io).map(Address::Ip) {
             connection.local = meant;
             connection.local_restored = true;
         }
