@@ -5,6 +5,7 @@
 //! - [`target`]: a proxy process and what it costs · [`peers`]: the other proxies, equal configs
 //! - [`discovery`]: updates of large clusters, polled clusters, how soon a change counts
 //! - [`health`]: what active checks cost, and how soon a failure counts · [`health_server`]: the hosts that are checked
+//! - [`restarts`]: hot restarts and reloads under load, [`site`]: what they share · [`crowds`]: clients that do next to nothing
 //! - [`faults`]: upstreams that die or fail · [`latency`]: the histogram · [`report`]: tables, and runs under `benches/runs/`
 
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+mod crowds;
 mod discovery;
 mod faults;
 mod generator;
@@ -21,6 +23,8 @@ mod latency;
 mod machine;
 mod peers;
 mod report;
+mod restarts;
+mod site;
 mod target;
 mod upstream;
 
@@ -45,6 +49,12 @@ enum Command {
     Discovery,
     /// What active checks of ten thousand hosts cost, and how soon one that fails is out of the rotation.
     Health,
+    /// Hot restarts and reloads under HTTP/1.1, HTTP/2 and TLS: no request may be lost.
+    Restarts(restarts::RestartArgs),
+    /// A thousand reloads: memory, descriptors and threads stay.
+    Reloads,
+    /// Idle clients, slow clients, more clients than descriptors: what a normal client sees.
+    Crowds(LoadArgs),
     /// The proxy itself, in a process of its own.
     #[command(hide = true)]
     Proxy {
@@ -105,6 +115,9 @@ fn main() -> ExitCode {
         Command::HealthServer => health_server::serve(),
         Command::Discovery => discovery::run(),
         Command::Health => health::run(),
+        Command::Restarts(args) => restarts::restarts(&args),
+        Command::Reloads => restarts::reloads(),
+        Command::Crowds(args) => crowds::run(&args),
         Command::Load(args) => run(&args, false),
         Command::Compare(args) => run(&args, true),
         Command::Kill(args) => faults::kill(&args),

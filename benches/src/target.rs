@@ -68,6 +68,25 @@ impl Process {
         family(self.child.id()).iter().map(|pid| cpu_of(*pid)).sum()
     }
 
+    /// How many descriptors and threads it has.
+    pub fn holds(&self) -> (usize, usize) {
+        let count = |what: &str| fs::read_dir(format!("/proc/{}/{what}", self.child.id())).map_or(0, Iterator::count);
+        (count("fd"), count("task"))
+    }
+
+    /// Waits until it ends by itself, and well.
+    pub fn wait_for_end(&mut self) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("it ended badly: {status}"),
+                None if began.elapsed() > Duration::from_secs(40) => bail!("it does not end"),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
     /// Resident memory of it and its children in bytes.
     pub fn memory(&self) -> u64 {
         family(self.child.id()).iter().map(|pid| memory_of(*pid)).sum()
@@ -119,9 +138,24 @@ pub fn parent_gone() -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
     })
 }
 
-/// The command that runs the linked-in proxy.
+/// The command that runs the linked-in proxy, or the one that `NUNCIO_BIN` names.
 pub fn own_proxy(config: &Path, concurrency: u32) -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["proxy", "--", "-l", "error", "--concurrency", &concurrency.to_string(), "-c"]).arg(config);
+    let mut command = match std::env::var_os("NUNCIO_BIN") {
+        Some(program) => Command::new(program),
+        None => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["proxy", "--"]);
+            command
+        }
+    };
+    command.args(["-l", "error", "--concurrency", &concurrency.to_string(), "-c"]).arg(config);
     Ok(command)
+}
+
+/// The same command in a process that may have only so many descriptors.
+pub fn limited(command: &Command, descriptors: u32) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")]);
+    shell.arg(command.get_program()).args(command.get_args());
+    shell
 }
