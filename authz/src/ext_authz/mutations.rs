@@ -51,7 +51,14 @@ impl Changes {
             let kept = list.iter().filter(|(name, _)| !frames(name));
             kept.map(|(name, value)| (lookup_name(name), value.clone())).collect()
         };
-        for (name, value) in fields(&self.set) {
+        let set = fields(&self.set);
+        for (name, _) in &set {
+            if allowed(Change::Set, name)? {
+                // All before the first is set: an answer may hold two spellings itself.
+                head.headers.remove_aliases(name);
+            }
+        }
+        for (name, value) in set {
             if allowed(Change::Set, &name)? {
                 head.headers.set(&name, value);
             }

@@ -233,6 +233,16 @@ impl HeaderMap {
         self.entries.len() < before
     }
 
+    /// Removes what a server behind us could take for `name`, itself included: CGI and its heirs read `x_user`, `x.user`
+    /// and `x-user` as one variable. For names that only we may say.
+    pub fn remove_aliases(&mut self, name: &str) {
+        let alike = |(a, b): (&u8, &u8)| a == b || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
+        let is_alias = |given: &[u8]| given.len() == name.len() && given.iter().zip(name.as_bytes()).all(alike);
+        if !name.starts_with(':') {
+            self.retain(|given, _| given.starts_with(b":") || !is_alias(given));
+        }
+    }
+
     /// Removes the fields of `names` at once.
     pub fn remove_all(&mut self, names: &NameList) {
         if self.seen.iter().zip(&names.tags).all(|(seen, listed)| seen & listed == 0) {
@@ -485,6 +495,17 @@ mod tests {
         assert_eq!(m.get_all("a").collect::<Vec<_>>(), [b"1", b"3"]);
         assert_eq!(m.get_joined("a", ",").unwrap().as_ref(), b"1,3");
         assert_eq!(m.byte_size(), 6);
+    }
+
+    #[test]
+    fn names_that_other_servers_take_for_the_same_go_together() {
+        let all = ["x-user", "X_User", "x.user", "x-users", "xxuser", ":x-user"];
+        let mut m: HeaderMap = all.into_iter().map(|name| (name, "v")).collect();
+        m.remove_aliases("x-user");
+        assert_eq!(m.iter().map(|(name, _)| name).collect::<Vec<_>>(), [&b"x-users"[..], b"xxuser", b":x-user"]);
+        let mut m: HeaderMap = [(":path", "/"), (".path", "v")].into_iter().collect();
+        m.remove_aliases(":path");
+        assert_eq!(m.len(), 2);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod health;
 mod listeners;
 mod mistakes;
 mod running;
+mod safety;
 mod sds;
 mod tcp_proxy;
 mod tls;

@@ -163,7 +163,7 @@ impl DecodeFilter for Filter {
         let Some(value) = head.headers.get(&settings.header) else {
             if settings.allow_missing {
                 // Nobody may say our word for it.
-                head.headers.remove(&settings.forward);
+                head.headers.remove_aliases(&settings.forward);
                 return Step::CONTINUE;
             }
             return self.refuse(head, "Missing username and password", "no_credential_for_basic_auth");
@@ -184,7 +184,8 @@ impl DecodeFilter for Filter {
             return self.refuse(head, what, "invalid_credential_for_basic_auth");
         }
         if !settings.forward.is_empty() {
-            head.headers.set(&settings.forward, name);
+            head.headers.remove_aliases(&settings.forward);
+            head.headers.append(&settings.forward, name);
         }
         self.stats.inc(ALLOWED);
         Step::CONTINUE

@@ -76,6 +76,8 @@ supports!(RULE = "envoy.extensions.filters.http.jwt_authn.v3.RequirementRule" { 
 supports!(REQUIREMENT = "envoy.extensions.filters.http.jwt_authn.v3.JwtRequirement" {
     provider_name, provider_and_audiences, requires_any, requires_all, allow_missing_or_failed, allow_missing
 });
+// What `allow_missing` and `allow_missing_or_failed` are set to.
+supports!(EMPTY = "google.protobuf.Empty" {});
 supports!(AUDIENCES = "envoy.extensions.filters.http.jwt_authn.v3.ProviderWithAudiences" { provider_name, audiences });
 supports!(ANY = "envoy.extensions.filters.http.jwt_authn.v3.JwtRequirementOrList" { requirements });
 supports!(ALL = "envoy.extensions.filters.http.jwt_authn.v3.JwtRequirementAndList" { requirements });
@@ -93,6 +95,7 @@ pub(super) static SUPPORTED: &[&Entry] = &[
     &SEGMENT,
     &RULE,
     &REQUIREMENT,
+    &EMPTY,
     &AUDIENCES,
     &ANY,
     &ALL,

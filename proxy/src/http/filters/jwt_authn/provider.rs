@@ -135,10 +135,10 @@ impl Provider {
     /// What a client must not be able to say in our name.
     pub(super) fn sanitize(&self, headers: &mut HeaderMap) {
         if !self.payload_header.is_empty() {
-            headers.remove(&self.payload_header);
+            headers.remove_aliases(&self.payload_header);
         }
         for (name, _) in &self.claims {
-            headers.remove(name);
+            headers.remove_aliases(name);
         }
     }
 
