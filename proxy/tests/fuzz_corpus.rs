@@ -9,12 +9,13 @@ use proptest::prelude::*;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 6] = [
+const TARGETS: [Target; 7] = [
     ("http1_request_head", fuzz_bodies::request_head),
     ("http1_response_head", fuzz_bodies::response_head),
     ("http1_chunked", fuzz_bodies::chunked),
     ("http1_round_trip", fuzz_bodies::round_trip),
     ("http2_downgrade", http2::fuzz_bodies::downgrade),
+    ("http2_hpack", http2::fuzz_bodies::hpack_decode),
     ("format", nuncio::format::fuzz_bodies::format),
 ];
 

@@ -20,9 +20,9 @@ pub(in crate::codec) fn is_authority(value: &[u8]) -> bool {
 }
 
 /// tchar of RFC 9110.
-pub(in crate::codec) fn is_token(b: u8) -> bool {
+pub(in crate::codec) const fn is_token(b: u8) -> bool {
     const TOKEN: [bool; 256] = table(b"!#$%&'*+-.^_`|~");
-    TOKEN[usize::from(b)]
+    TOKEN[b as usize]
 }
 
 /// True for letters, digits and `others`.

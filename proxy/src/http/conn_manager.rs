@@ -180,6 +180,10 @@ impl HttpConnectionManager {
 
     fn normalize_path(&self, head: &mut RequestHead) -> Option<LocalReply> {
         let path = head.path()?;
+        if path.contains(&b'#') {
+            // As Envoy: a fragment is the client's own, and readers behind us would not agree on what it is.
+            return Some(LocalReply::new(400, "path_normalization_failed"));
+        }
         match self.config.path.apply(path) {
             Normalized::Unchanged => None,
             Normalized::Changed(clean) => {

@@ -12,7 +12,7 @@ use nuncio_api::pb::envoy::config::cluster::v3 as pb;
 use nuncio_api::pb::google::protobuf::Struct;
 use nuncio_api::support::Entry;
 use nuncio_api::supports;
-use nuncio_core::http::{ResponseHead, Version};
+use nuncio_core::http::{Chunk, ResponseHead, Version};
 use nuncio_core::net::{Connect, Io};
 use nuncio_core::random::Rng;
 use nuncio_core::stats::{ScopeId, WorkerStats};
@@ -137,8 +137,7 @@ impl HostDialer for Dialer {
                 return Ok(Box::new(Http1Conn { conn, buffers, secure }) as Box<dyn HttpConn>);
             }
             let options = Rc::new(config.http.http2_client_options(config.info.per_connection_buffer_limit));
-            let made = http2::ClientConn::new(io, options, buffers, &context.rng);
-            let (conn, driver) = made.ok_or(DialFailure::Protocol("no HTTP/2 connection"))?;
+            let (conn, driver) = http2::ClientConn::new(io, options, buffers, &context.rng);
             // It ends with the connection.
             tokio::task::spawn_local(driver);
             Ok(Box::new(Http2Conn { conn, secure }) as Box<dyn HttpConn>)
@@ -267,7 +266,7 @@ impl HttpConn for Http2Conn {
                 if !sent {
                     sent = true;
                     // What the peer does not want any more, its answer explains.
-                    let _: io::Result<()> = stream.send_data(cx, call.body.clone(), true);
+                    let _: io::Result<()> = stream.send_data(cx, &Chunk::Own(call.body.clone()), true);
                 }
                 let _: Poll<io::Result<()>> = stream.poll_flush(cx);
                 poll_http2(cx, &mut stream, call.keep, &mut answer, &mut answered)

@@ -21,31 +21,6 @@ use tokio::net::TcpStream;
 use crate::running::RunningProxy;
 use crate::stage::{Upstream, configuration, connect, within};
 
-/// Cases that fail because of the library that carries HTTP/2, by section and name; each is a line of
-/// docs/differences.md. One that passes must leave this list.
-const LIBRARY: &[(&str, &str)] = &[
-    // GOAWAY says PROTOCOL_ERROR.
-    ("2.3.3", "an index beyond the tables"),
-    ("2.3.3", "an indexed name beyond the tables"),
-    ("4.2", "a size update behind a field"),
-    ("4.3", "a field block that cannot be decoded"),
-    ("5.1", "an integer without an end"),
-    ("5.1", "closed by RST_STREAM: HEADERS"),
-    ("5.1", "closed by its end: HEADERS"),
-    ("5.1", "half-closed: DATA"),
-    ("5.1", "half-closed: HEADERS"),
-    ("5.2", "Huffman code with EOS"),
-    ("5.2", "Huffman padding of 8 bits"),
-    ("5.2", "Huffman padding of zeros"),
-    ("5.2", "a string longer than the block"),
-    ("6.1", "DATA of a stream that is not open"),
-    ("6.1", "index 0"),
-    ("6.3", "a size above SETTINGS_HEADER_TABLE_SIZE"),
-    ("6.5.2", "SETTINGS_INITIAL_WINDOW_SIZE 2^31"),
-    // They are dropped.
-    ("8.3", "a pseudo header in trailers"),
-];
-
 /// What a client does, in order.
 #[derive(Debug, Clone)]
 enum Step {
@@ -165,11 +140,8 @@ async fn what_the_rfcs_demand_of_a_server_holds_section_by_section() {
             case.run(&mut client).await
         });
         let verdict = verdict.await.unwrap_or_else(|_| Err("nothing happened".into()));
-        let excused = LIBRARY.contains(&(case.section, case.what));
-        match verdict {
-            Ok(()) if excused => wrong.push(format!("{} {}: passes now", case.section, case.what)),
-            Err(why) if !excused => wrong.push(format!("{} {}: {why}", case.section, case.what)),
-            _ => {}
+        if let Err(why) = verdict {
+            wrong.push(format!("{} {}: {why}", case.section, case.what));
         }
     }
     assert!(wrong.is_empty(), "{} of {total}:\n{}", wrong.len(), wrong.join("\n"));

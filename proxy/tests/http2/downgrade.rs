@@ -85,6 +85,15 @@ async fn r35_a_pseudo_header_that_carries_lines_reaches_nobody() {
     }
 }
 
+// Envoy 1.40 answers the same on either protocol.
+#[tokio::test(flavor = "local")]
+async fn a_fragment_in_a_path_is_answered_400_and_goes_nowhere() {
+    let (proxy, upstream) = house().await;
+    let fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", "/a#b")];
+    let (answer, heard) = outcome(&proxy, &upstream, &[frame(HEADERS, flag::WHOLE, 1, &block(&fields))]).await;
+    assert_eq!((answer.map(|answer| answer.status), heard), (Ok(400), 0));
+}
+
 #[tokio::test(flavor = "local")]
 async fn r36_authority_wins_over_host_and_one_of_them_is_needed() {
     let (proxy, upstream) = house().await;

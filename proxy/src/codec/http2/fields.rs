@@ -1,15 +1,8 @@
-//! Heads between the library's types and ours.
+//! Heads and trailers from blocks of fields, with the rules of RFC 9113 §8.
 //!
-//! The library has refused by then: upper case, forbidden characters, connection fields, `te` other
-//! than `trailers`, unknown, repeated or late pseudo headers. What is left to check is what a
-//! request must have, how many fields there may be, and what two readers could understand
-//! differently on the HTTP/1 side.
+//! A block is looked at field by field as it is decoded. What breaks a rule is remembered and the rest
+//! of the block still decoded, since the tables of both ends must stay the same.
 
-use bytes::{Bytes, BytesMut};
-use h2::ext::Protocol;
-use http::header::{self, HeaderName, HeaderValue};
-use http::{Method, StatusCode, Uri, uri};
-use nuncio_core::http::header_map::decimal;
 use nuncio_core::http::{Framing, HeaderMap, RequestHead, ResponseHead, Version};
 
 use super::options::ServerOptions;
@@ -25,11 +18,62 @@ pub(super) enum Violation {
     Limit(&'static str),
 }
 
-const MESSAGING: Violation = Violation::Messaging("http2.violation.of.messaging.rule");
+pub(super) const MESSAGING: Violation = Violation::Messaging("http2.violation.of.messaging.rule");
 const INVALID_FIELD: Violation = Violation::Messaging("http2.invalid.header.field");
 const TOO_MANY: Violation = Violation::Limit("http2.too_many_headers");
 const TOO_LARGE: Violation = Violation::Limit("http2.headers_too_large");
 const UNDERSCORE: Violation = Violation::Limit("http2.unexpected_underscore");
+
+/// What names are made of (§8.2.1): tokens in lower case.
+const NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut b = 0;
+    while b < 128 {
+        table[b] = syntax::is_token(b as u8) && !(b as u8).is_ascii_uppercase();
+        b += 1;
+    }
+    table
+};
+
+/// What values are made of: RFC 9110 §5.5.
+const VALUE: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut b = 0;
+    while b < 256 {
+        table[b] = b == b'\t' as usize || (b >= b' ' as usize && b != 127);
+        b += 1;
+    }
+    table
+};
+
+#[inline]
+pub(super) fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().fold(true, |good, &b| good & NAME[usize::from(b)])
+}
+
+#[inline]
+pub(super) fn is_value(value: &[u8]) -> bool {
+    value.iter().fold(true, |good, &b| good & VALUE[usize::from(b)])
+}
+
+/// Fields that are about a connection, which HTTP/2 does not have (§8.2.2).
+#[inline]
+pub(super) fn is_connection_field(name: &[u8], value: &[u8]) -> bool {
+    match name {
+        b"te" => value != b"trailers",
+        b"connection" | b"upgrade" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" => true,
+        _ => false,
+    }
+}
+
+/// A field that is no pseudo header, as every kind of block must have it.
+#[inline]
+fn check_field(name: &[u8], value: &[u8]) -> Result<(), Violation> {
+    if !is_name(name) || !is_value(value) {
+        return Err(INVALID_FIELD);
+    }
+    if is_connection_field(name, value) { Err(MESSAGING) } else { Ok(()) }
+}
 
 /// What a request's head says beyond [`RequestHead`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,274 +82,337 @@ pub(super) struct ReadRequest {
     pub(super) dropped_underscores: u16,
     /// Extended CONNECT: 101 goes out as 200.
     pub(super) upgrade: bool,
+    pub(super) is_head: bool,
+    /// Of the body.
+    pub(super) length: Option<u64>,
 }
 
-/// From the library's request to `head`, whatever that holds. `end`: no body follows.
-pub(super) fn read_request(
-    parts: &http::request::Parts,
-    end: bool,
-    options: &ServerOptions,
-    head: &mut RequestHead,
-) -> Result<ReadRequest, Violation> {
-    let mut read = ReadRequest::default();
-    head.clear();
-    head.version = Version::Http2;
-    // The pseudo headers, of which one may be absent, count as Envoy counts them.
-    if parts.headers.len() + 4 > options.max_headers {
-        return Err(TOO_MANY);
-    }
-    let protocol = parts.extensions.get::<Protocol>();
-    read.upgrade = protocol.is_some();
-    let map = &mut head.headers;
-    map.append(":method", if read.upgrade { "GET" } else { parts.method.as_str() });
-    if let Some(scheme) = parts.uri.scheme_str() {
-        if scheme != "http" && scheme != "https" {
-            return Err(MESSAGING);
-        }
-        map.append(":scheme", scheme);
-    }
-    let connect = parts.method == Method::CONNECT && !read.upgrade;
-    if !connect {
-        let path = parts.uri.path_and_query().map_or("", |p| p.as_str());
-        let form = path.starts_with('/') || (path == "*" && parts.method == Method::OPTIONS);
-        if !form || !path.bytes().all(syntax::is_visible) {
-            return Err(MESSAGING);
-        }
-        map.append(":path", path);
-    }
-    // `:authority` wins; a `host` beside it is dropped, so that nobody routes by the one and serves by the other.
-    let mut hosts = parts.headers.get_all(header::HOST).iter();
-    let host = hosts.next().map(HeaderValue::as_bytes);
-    if hosts.next().is_some() {
-        return Err(MESSAGING);
-    }
-    let authority = parts.uri.authority().map(|a| a.as_str().as_bytes()).or(host).unwrap_or_default();
-    // User information has no place there (RFC 9113 §8.3.1).
-    if authority.is_empty() || !syntax::is_authority(authority) || authority.contains(&b'@') {
-        return Err(MESSAGING);
-    }
-    map.append(":authority", authority);
-    let mut length = None;
-    append_fields(&parts.headers, options, map, &mut read, &mut length)?;
-    if let Some(protocol) = protocol {
-        if !protocol.as_str().bytes().all(syntax::is_token) {
-            return Err(INVALID_FIELD);
-        }
-        map.append("connection", "upgrade");
-        map.append("upgrade", protocol.as_str());
-    }
-    if map.byte_size() > options.max_head_bytes {
-        return Err(TOO_LARGE);
-    }
-    head.framing = match length {
-        _ if end => Framing::None,
-        Some(n) if !connect => Framing::Length(n),
-        _ => Framing::Streamed,
-    };
-    Ok(read)
+/// How much of a block was seen, and what is wrong with it.
+#[derive(Debug, Default)]
+struct Progress {
+    fields: usize,
+    bytes: usize,
+    /// Pseudo headers that were seen, a bit each.
+    pseudo: u8,
+    /// Others were seen, behind which no pseudo header may come.
+    regular: bool,
+    broken: Option<Violation>,
+    over: Option<Violation>,
 }
 
-fn append_fields(
-    from: &http::HeaderMap,
-    options: &ServerOptions,
-    map: &mut HeaderMap,
-    read: &mut ReadRequest,
-    length: &mut Option<u64>,
-) -> Result<(), Violation> {
-    for (name, value) in from {
-        // Blanks around a value mean nothing, and would on HTTP/1 disappear.
-        let (name, value) = (name.as_str(), value.as_bytes().trim_ascii());
+impl Progress {
+    /// Counts a field; whether it is worth a look.
+    #[inline]
+    fn count(&mut self, name: &[u8], value: &[u8], max_fields: usize, max_bytes: usize) -> bool {
+        self.fields += 1;
+        self.bytes += name.len() + value.len();
+        if self.fields > max_fields {
+            self.over.get_or_insert(TOO_MANY);
+        } else if self.bytes > max_bytes {
+            self.over.get_or_insert(TOO_LARGE);
+        }
+        self.over.is_none() && self.broken.is_none()
+    }
+
+    fn pseudo(&mut self, bit: u8) -> Result<(), Violation> {
+        if self.regular || self.pseudo & bit != 0 {
+            return Err(MESSAGING);
+        }
+        self.pseudo |= bit;
+        Ok(())
+    }
+
+    fn has(&self, bits: u8) -> bool {
+        self.pseudo & bits == bits
+    }
+
+    fn verdict(&self) -> Result<(), Violation> {
+        self.broken.or(self.over).map_or(Ok(()), Err)
+    }
+}
+
+const METHOD: u8 = 1;
+const SCHEME: u8 = 2;
+const PATH: u8 = 4;
+const AUTHORITY: u8 = 8;
+const PROTOCOL: u8 = 16;
+
+/// A request's head in the making.
+pub(super) struct RequestReader<'a> {
+    options: &'a ServerOptions,
+    head: &'a mut RequestHead,
+    read: ReadRequest,
+    progress: Progress,
+    hosts: u8,
+    cookies: usize,
+    is_connect: bool,
+    is_options: bool,
+}
+
+impl<'a> RequestReader<'a> {
+    /// Reads into `head`, whatever that holds.
+    pub(super) fn new(options: &'a ServerOptions, head: &'a mut RequestHead) -> Self {
+        head.clear();
+        head.version = Version::Http2;
+        let (read, progress) = Default::default();
+        Self { options, head, read, progress, hosts: 0, cookies: 0, is_connect: false, is_options: false }
+    }
+
+    #[inline]
+    pub(super) fn field(&mut self, name: &[u8], value: &[u8]) {
+        if !self.progress.count(name, value, self.options.max_headers, self.options.max_head_bytes) {
+            return;
+        }
+        let taken = if name.first() == Some(&b':') { self.pseudo(name, value) } else { self.regular(name, value) };
+        if let Err(violation) = taken {
+            match violation {
+                Violation::Messaging(_) => self.progress.broken = Some(violation),
+                Violation::Limit(_) => self.progress.over = Some(violation),
+            }
+        }
+    }
+
+    fn pseudo(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
+        let map = &mut self.head.headers;
         match name {
-            "host" => continue,
-            // Split for better compression (RFC 9113 §8.2.3); one field again for everybody above.
-            "cookie" => {
-                map.append_to_value("cookie", "; ", value);
-                continue;
+            b":method" => {
+                self.progress.pseudo(METHOD)?;
+                if value.is_empty() || !value.iter().all(|&b| syntax::is_token(b)) {
+                    return Err(INVALID_FIELD);
+                }
+                match value {
+                    b"CONNECT" => self.is_connect = true,
+                    b"OPTIONS" => self.is_options = true,
+                    b"HEAD" => self.read.is_head = true,
+                    _ => {}
+                }
+                map.append(":method", value);
             }
-            "content-length" if length.replace(syntax::content_length(value).ok_or(MESSAGING)?).is_some() => {
-                return Err(MESSAGING);
+            b":scheme" => {
+                self.progress.pseudo(SCHEME)?;
+                if !value.eq_ignore_ascii_case(b"http") && !value.eq_ignore_ascii_case(b"https") {
+                    return Err(MESSAGING);
+                }
+                map.append(":scheme", if value.len() == 4 { "http" } else { "https" });
             }
-            "expect" if !options.proxy_100_continue && value.eq_ignore_ascii_case(b"100-continue") => {
-                read.expects_continue = true;
-                continue;
+            b":path" => {
+                self.progress.pseudo(PATH)?;
+                if !value.iter().fold(true, |good, &b| good & syntax::is_visible(b)) {
+                    return Err(MESSAGING);
+                }
+                map.append(":path", value);
             }
-            _ if options.underscores != Underscores::Allow && name.contains('_') => {
-                if options.underscores == Underscores::Reject {
+            b":authority" => {
+                self.progress.pseudo(AUTHORITY)?;
+                check_authority(value)?;
+                map.append(":authority", value);
+            }
+            b":protocol" => {
+                self.progress.pseudo(PROTOCOL)?;
+                if value.is_empty() || !value.iter().all(|&b| syntax::is_token(b)) {
+                    return Err(INVALID_FIELD);
+                }
+                self.read.upgrade = true;
+                map.append("upgrade", value);
+            }
+            _ => return Err(MESSAGING),
+        }
+        Ok(())
+    }
+
+    fn regular(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
+        self.progress.regular = true;
+        check_field(name, value)?;
+        // Blanks around a value mean nothing, and would on HTTP/1 disappear.
+        let value = value.trim_ascii();
+        let map = &mut self.head.headers;
+        match name {
+            // `:authority` wins; a `host` beside it is dropped, so that nobody routes by the one and serves by the other.
+            b"host" => {
+                self.hosts = self.hosts.saturating_add(1);
+                if !self.progress.has(AUTHORITY) && self.hosts == 1 {
+                    check_authority(value)?;
+                    map.append(":authority", value);
+                }
+            }
+            b"cookie" => {
+                self.cookies += 1;
+                map.append("cookie", value);
+            }
+            b"content-length" => {
+                let length = syntax::content_length(value).ok_or(MESSAGING)?;
+                if self.read.length.replace(length).is_some() {
+                    return Err(MESSAGING);
+                }
+                map.append(name, value);
+            }
+            b"expect" if !self.options.proxy_100_continue && value.eq_ignore_ascii_case(b"100-continue") => {
+                self.read.expects_continue = true;
+            }
+            _ if self.options.underscores != Underscores::Allow && name.contains(&b'_') => {
+                if self.options.underscores == Underscores::Reject {
                     return Err(UNDERSCORE);
                 }
-                read.dropped_underscores = read.dropped_underscores.saturating_add(1);
-                continue;
+                self.read.dropped_underscores = self.read.dropped_underscores.saturating_add(1);
             }
-            _ => {}
+            _ => map.append(name, value),
         }
-        map.append(name, value);
+        Ok(())
     }
-    Ok(())
+
+    /// What a request must have. `end`: no body follows.
+    pub(super) fn finish(mut self, end: bool) -> Result<ReadRequest, Violation> {
+        self.progress.verdict()?;
+        let no_host = !self.progress.has(AUTHORITY) && self.hosts == 0;
+        if !self.progress.has(METHOD) || no_host || self.hosts > 1 {
+            return Err(MESSAGING);
+        }
+        let plain_connect = self.is_connect && !self.read.upgrade;
+        if plain_connect {
+            if self.progress.pseudo & (SCHEME | PATH) != 0 {
+                return Err(MESSAGING);
+            }
+        } else {
+            let path = self.head.path().unwrap_or_default();
+            let form = path.starts_with(b"/") || (path == b"*" && self.is_options);
+            if !self.progress.has(SCHEME | PATH) || !form {
+                return Err(MESSAGING);
+            }
+        }
+        if self.read.upgrade {
+            // RFC 8441 §4: only with CONNECT, and only where it was offered.
+            if !self.is_connect || !self.options.http2.allow_connect {
+                return Err(MESSAGING);
+            }
+            self.head.headers.set(":method", "GET");
+            self.head.headers.append("connection", "upgrade");
+        }
+        if self.cookies > 1 {
+            // Split for better compression (§8.2.3); one field again for everybody above. Joined at the end, and not
+            // piece by piece: each time would copy all before.
+            let map = &mut self.head.headers;
+            let joined = map.get_joined("cookie", "; ").map(|joined| joined.into_owned());
+            map.set("cookie", joined.unwrap_or_default());
+        }
+        if plain_connect {
+            self.read.length = None;
+        }
+        if end && self.read.length.is_some_and(|n| n > 0) {
+            return Err(MESSAGING);
+        }
+        self.head.framing = match self.read.length {
+            _ if end => Framing::None,
+            Some(n) => Framing::Length(n),
+            None => Framing::Streamed,
+        };
+        Ok(self.read)
+    }
 }
 
-/// From the library's response to `head`, whatever that holds.
-pub(super) fn read_response(
-    parts: &http::response::Parts,
-    end: bool,
-    (max_headers, max_head_bytes): (usize, usize),
-    head: &mut ResponseHead,
-) -> Result<(), &'static str> {
-    head.clear();
-    head.version = Version::Http2;
-    head.status = parts.status.as_u16();
-    if parts.headers.len() + 1 > max_headers {
-        return Err("too many headers");
+/// User information has no place there (§8.3.1).
+fn check_authority(value: &[u8]) -> Result<(), Violation> {
+    if value.is_empty() || !syntax::is_authority(value) || value.contains(&b'@') { Err(MESSAGING) } else { Ok(()) }
+}
+
+/// A response's head in the making.
+pub(super) struct ResponseReader<'a> {
+    head: &'a mut ResponseHead,
+    progress: Progress,
+    length: Option<u64>,
+    broken: Option<&'static str>,
+    /// Fields, and bytes of names and values.
+    limits: (usize, usize),
+}
+
+impl<'a> ResponseReader<'a> {
+    /// Reads into `head`, whatever that holds.
+    pub(super) fn new(limits: (usize, usize), head: &'a mut ResponseHead) -> Self {
+        head.clear();
+        head.version = Version::Http2;
+        head.status = 0;
+        Self { head, progress: Progress::default(), length: None, broken: None, limits }
     }
-    let mut length = None;
-    for (name, value) in &parts.headers {
-        let value = value.as_bytes().trim_ascii();
-        if name == header::CONTENT_LENGTH {
+
+    #[inline]
+    pub(super) fn field(&mut self, name: &[u8], value: &[u8]) {
+        if !self.progress.count(name, value, self.limits.0, self.limits.1) || self.broken.is_some() {
+            return;
+        }
+        if let Err(what) = self.take(name, value) {
+            self.broken = Some(what);
+        }
+    }
+
+    fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        if name == b":status" {
+            self.progress.pseudo(METHOD).map_err(|_| "bad :status")?;
+            let [a @ b'1'..=b'9', b, c] = value else { return Err("bad :status") };
+            if !b.is_ascii_digit() || !c.is_ascii_digit() {
+                return Err("bad :status");
+            }
+            let digit = |d: &u8| u16::from(d - b'0');
+            self.head.status = digit(a) * 100 + digit(b) * 10 + digit(c);
+            return Ok(());
+        }
+        self.progress.regular = true;
+        check_field(name, value).map_err(|_| "bad header")?;
+        let value = value.trim_ascii();
+        if name == b"content-length" {
             let told = syntax::content_length(value).ok_or("bad content-length")?;
-            if length.replace(told).is_some() {
+            if self.length.replace(told).is_some() {
                 return Err("two content-lengths");
             }
         }
-        head.headers.append(name.as_str(), value);
+        self.head.headers.append(name, value);
+        Ok(())
     }
-    if head.headers.byte_size() > max_head_bytes {
-        return Err("headers too large");
-    }
-    head.framing = match length {
-        // To HEAD, a length without a body.
-        Some(n) if end => Framing::Length(n),
-        None if end => Framing::None,
-        Some(n) => Framing::Length(n),
-        None => Framing::Streamed,
-    };
-    Ok(())
-}
 
-/// `None`: too many.
-pub(super) fn read_trailers(from: &http::HeaderMap, max: usize) -> Option<HeaderMap> {
-    if from.len() > max {
-        return None;
-    }
-    Some(from.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect())
-}
-
-/// Names and values for the library: all values of a head lie in one allocation.
-struct Writer<'h> {
-    values: BytesMut,
-    from: &'h HeaderMap,
-    map: http::HeaderMap,
-}
-
-impl<'h> Writer<'h> {
-    fn new(from: &'h HeaderMap) -> Self {
-        Self {
-            values: BytesMut::with_capacity(from.byte_size() + 24),
-            from,
-            map: http::HeaderMap::with_capacity(from.len() + 1),
+    /// The length of the body that follows, if it was told. `end`: no body follows.
+    pub(super) fn finish(self, end: bool) -> Result<Option<u64>, &'static str> {
+        match self.progress.over {
+            Some(TOO_LARGE) => return Err("headers too large"),
+            Some(_) => return Err("too many headers"),
+            None => {}
         }
-    }
-
-    fn value(&mut self, value: &[u8]) -> Bytes {
-        self.values.extend_from_slice(value);
-        self.values.split().freeze()
-    }
-
-    /// A field that cannot be written is left out.
-    fn append(&mut self, name: &[u8], value: &[u8]) {
-        let Ok(name) = HeaderName::from_bytes(name) else { return };
-        let value = self.value(value);
-        if let Ok(value) = HeaderValue::from_maybe_shared(value) {
-            self.map.append(name, value);
-        } else {
-            tracing::debug!(%name, "a header that cannot be written was left out");
+        if let Some(what) = self.broken {
+            return Err(what);
         }
+        if self.head.status == 0 || self.head.status == 101 {
+            return Err("bad :status");
+        }
+        self.head.framing = match self.length {
+            // To HEAD, a length without a body.
+            Some(n) if end => Framing::Length(n),
+            None if end => Framing::None,
+            Some(n) => Framing::Length(n),
+            None => Framing::Streamed,
+        };
+        Ok(self.length)
+    }
+}
+
+/// Trailers in the making.
+pub(super) struct TrailersReader {
+    map: HeaderMap,
+    progress: Progress,
+    limits: (usize, usize),
+}
+
+impl TrailersReader {
+    pub(super) fn new(limits: (usize, usize)) -> Self {
+        Self { map: HeaderMap::new(), progress: Progress::default(), limits }
     }
 
-    /// Everything but pseudo headers, those of HTTP/1 connections, and the length.
-    fn append_all(&mut self) {
-        let from = self.from;
-        for (name, value) in from.iter() {
-            let skip = match name {
-                [b':', ..] | [] => true,
-                b"te" => value != b"trailers",
-                b"connection" | b"upgrade" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
-                | b"content-length" | b"host" => true,
-                _ => false,
-            };
-            if !skip {
-                self.append(name, value);
+    pub(super) fn field(&mut self, name: &[u8], value: &[u8]) {
+        if self.progress.count(name, value, self.limits.0, self.limits.1) {
+            match check_field(name, value) {
+                Ok(()) => self.map.append(name, value),
+                Err(violation) => self.progress.broken = Some(violation),
             }
         }
     }
 
-    fn append_length(&mut self, n: u64) {
-        self.append(b"content-length", decimal(n, &mut [0; 20]));
+    pub(super) fn finish(self) -> Result<HeaderMap, Violation> {
+        self.progress.verdict().map(|()| self.map)
     }
-
-    fn into_map(self) -> http::HeaderMap {
-        self.map
-    }
-}
-
-/// What follows a response's head, as the method and the status decide it.
-pub(super) fn response_length(head: &ResponseHead) -> Option<u64> {
-    match head.framing {
-        Framing::Length(n) if head.status != 204 && head.status >= 200 => Some(n),
-        _ => None,
-    }
-}
-
-/// `tunnel`: an upgrade was accepted; its 101 is 200 here.
-pub(super) fn write_response(head: &ResponseHead, end: bool, is_head: bool, tunnel: bool) -> http::Response<()> {
-    let mut writer = Writer::new(&head.headers);
-    writer.append_all();
-    if let Some(n) = response_length(head).filter(|n| !tunnel && (!end || is_head || *n == 0 || head.status == 304)) {
-        writer.append_length(n);
-    }
-    let mut response = http::Response::new(());
-    let status = if tunnel && head.status == 101 { 200 } else { head.status };
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-    *response.headers_mut() = writer.into_map();
-    response
-}
-
-/// A request for an upstream; the error says what of it cannot be sent. `upgrade`: as extended CONNECT.
-pub(super) fn write_request(head: &RequestHead, end: bool, upgrade: bool) -> Result<http::Request<()>, &'static str> {
-    let mut writer = Writer::new(&head.headers);
-    let authority = head.authority().filter(|a| !a.is_empty()).ok_or("no host")?;
-    let authority = uri::Authority::from_maybe_shared(writer.value(authority)).map_err(|_| "host")?;
-    let method = if upgrade { Method::CONNECT } else { Method::from_bytes(head.method()).map_err(|_| "method")? };
-    let mut parts = uri::Parts::default();
-    parts.authority = Some(authority);
-    if method != Method::CONNECT || upgrade {
-        parts.scheme = Some(if head.scheme() == b"https" { uri::Scheme::HTTPS } else { uri::Scheme::HTTP });
-        let path = head.path().filter(|p| !p.is_empty()).ok_or("path")?;
-        parts.path_and_query = Some(uri::PathAndQuery::from_maybe_shared(writer.value(path)).map_err(|_| "path")?);
-    }
-    let uri = Uri::from_parts(parts).map_err(|_| "path")?;
-    writer.append_all();
-    if let Framing::Length(n) = head.framing
-        && !upgrade
-        && method != Method::CONNECT
-    {
-        if end && n > 0 {
-            return Err("a length without a body");
-        }
-        writer.append_length(n);
-    }
-    let mut request = http::Request::new(());
-    if upgrade {
-        let protocol = head.headers.get_str("upgrade").ok_or("upgrade")?;
-        request.extensions_mut().insert(Protocol::from(protocol));
-    }
-    *request.method_mut() = method;
-    *request.uri_mut() = uri;
-    *request.version_mut() = http::Version::HTTP_2;
-    *request.headers_mut() = writer.into_map();
-    Ok(request)
-}
-
-pub(super) fn write_trailers(trailers: &HeaderMap) -> http::HeaderMap {
-    let mut writer = Writer::new(trailers);
-    writer.append_all();
-    writer.into_map()
 }

@@ -1,12 +1,11 @@
 //! What a peer may send how often. The rules and the counts are Envoy's, where it has them: frames
-//! that cost the receiver more than the sender, and have no honest use in such numbers. And what the
-//! library lets pass or calls by another code: sizes of frames, and what comes first.
+//! that cost the receiver more than the sender, and have no honest use in such numbers. And what
+//! must hold for every frame alone: its size, and what comes first.
 
-use h2::Reason;
 use tokio::time::Instant;
 
+use super::frame::{Frame, MAX_PAYLOAD, code, flag, kind};
 use super::options::Http2Options;
-use super::scan::{ACK, END_HEADERS, END_STREAM, Frame, kind};
 
 /// Why a connection is ended from this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +36,14 @@ pub enum FaultKind {
     FrameSize,
     /// The first frame is not SETTINGS (§3.4).
     NoSettings,
+    /// A frame that may not come, or not here.
+    Protocol,
+    /// More than a window allowed, or a window that grew too large (§6.9.1).
+    FlowControl,
+    /// A head on a stream that its sender had ended (§5.1).
+    StreamClosed,
+    /// A block of fields that cannot be decoded (§4.3).
+    Compression,
     /// `keepalive_timeout`.
     KeepaliveTimeout,
     /// Nothing of what waits was taken for too long.
@@ -53,19 +60,27 @@ impl Fault {
             FaultKind::Resets => "http2.stream_reset_flood",
             FaultKind::PrematureResets => "too_many_premature_resets",
             FaultKind::Messaging => "http2.violation.of.messaging.rule",
-            FaultKind::FrameSize | FaultKind::NoSettings => "http2.protocol_error",
+            FaultKind::FrameSize
+            | FaultKind::NoSettings
+            | FaultKind::Protocol
+            | FaultKind::FlowControl
+            | FaultKind::StreamClosed => "http2.protocol_error",
+            FaultKind::Compression => "http2.invalid.header.field",
             FaultKind::KeepaliveTimeout => "http2.keepalive_timeout",
             FaultKind::Stalled => "http2.write_stalled",
         };
         Self { kind, details }
     }
 
-    pub(super) fn reason(self) -> Reason {
+    pub(super) fn code(self) -> u32 {
         match self.kind {
-            FaultKind::Messaging | FaultKind::NoSettings => Reason::PROTOCOL_ERROR,
-            FaultKind::FrameSize => Reason::FRAME_SIZE_ERROR,
-            FaultKind::KeepaliveTimeout | FaultKind::Stalled => Reason::NO_ERROR,
-            _ => Reason::ENHANCE_YOUR_CALM,
+            FaultKind::Messaging | FaultKind::NoSettings | FaultKind::Protocol => code::PROTOCOL_ERROR,
+            FaultKind::FrameSize => code::FRAME_SIZE_ERROR,
+            FaultKind::FlowControl => code::FLOW_CONTROL_ERROR,
+            FaultKind::StreamClosed => code::STREAM_CLOSED,
+            FaultKind::Compression => code::COMPRESSION_ERROR,
+            FaultKind::KeepaliveTimeout | FaultKind::Stalled => code::NO_ERROR,
+            _ => code::ENHANCE_YOUR_CALM,
         }
     }
 }
@@ -109,7 +124,7 @@ impl Inbound {
             empty_run: options.max_consecutive_empty_frames,
             priority_per_stream: options.max_priority_frames_per_stream.into(),
             window_updates_per_data: options.max_window_updates_per_data_frame.into(),
-            // The library's own limit comes first unless nothing of the head shrinks.
+            // What is compressed is smaller than what it says, as a rule.
             head_bytes: 2 * max_head_bytes + 16 * 1024,
             resets: options.stream_resets,
         };
@@ -130,15 +145,17 @@ impl Inbound {
         }
     }
 
-    /// A frame from the peer: whether it was one too many, or cannot be.
-    pub(super) fn frame(&mut self, frame: &Frame) -> Option<Fault> {
-        let first = !std::mem::replace(&mut self.begun, true);
-        if first && (frame.kind != kind::SETTINGS || frame.has(ACK)) {
+    /// What cannot be is seen from a frame's head, before its payload has come.
+    pub(super) fn check(&self, frame: &Frame) -> Option<Fault> {
+        if !self.begun && (frame.kind != kind::SETTINGS || frame.has(flag::ACK)) {
             return Some(Fault::new(FaultKind::NoSettings));
         }
-        if !has_a_possible_size(frame) {
-            return Some(Fault::new(FaultKind::FrameSize));
-        }
+        (!has_a_possible_size(frame)).then(|| Fault::new(FaultKind::FrameSize))
+    }
+
+    /// A frame from the peer that [can be](Self::check): whether it was one too many.
+    pub(super) fn frame(&mut self, frame: &Frame) -> Option<Fault> {
+        self.begun = true;
         let kind = match frame.kind {
             kind::DATA => self.count_empty(frame),
             kind::HEADERS => {
@@ -176,7 +193,7 @@ impl Inbound {
     }
 
     fn count_empty(&mut self, frame: &Frame) -> Option<FaultKind> {
-        let ends = frame.has(END_STREAM) || (frame.kind != kind::DATA && frame.has(END_HEADERS));
+        let ends = frame.has(flag::END_STREAM) || (frame.kind != kind::DATA && frame.has(flag::END_HEADERS));
         if frame.len > 0 || ends {
             self.empty_run = 0;
             return None;
@@ -200,12 +217,15 @@ impl Inbound {
     }
 }
 
-/// Of the kinds whose size is fixed. Sizes above SETTINGS_MAX_FRAME_SIZE are the library's.
+/// Not above SETTINGS_MAX_FRAME_SIZE, and what it must be for the kinds whose size is fixed.
 fn has_a_possible_size(frame: &Frame) -> bool {
+    if frame.len as usize > MAX_PAYLOAD {
+        return false;
+    }
     match frame.kind {
         kind::PRIORITY => frame.len == 5,
         kind::RST_STREAM | kind::WINDOW_UPDATE => frame.len == 4,
-        kind::SETTINGS if frame.has(ACK) => frame.len == 0,
+        kind::SETTINGS if frame.has(flag::ACK) => frame.len == 0,
         kind::SETTINGS => frame.len.is_multiple_of(6),
         kind::PING => frame.len == 8,
         kind::GOAWAY => frame.len >= 8,
@@ -224,7 +244,7 @@ mod tests {
     }
 
     fn frame(kind: u8, len: u32, flags: u8, stream: u32) -> Frame {
-        Frame { len, kind, flags, stream, code: 0 }
+        Frame { len, kind, flags, stream }
     }
 
     /// How many of these frames pass.
@@ -244,8 +264,8 @@ mod tests {
         assert_eq!(passes(&mut inbound(), frame(kind::PRIORITY, 5, 0, 1)), (100, FaultKind::PriorityFrames));
         assert_eq!(passes(&mut inbound(), frame(kind::WINDOW_UPDATE, 4, 0, 0)), (5, FaultKind::WindowUpdateFrames));
         let mut used = inbound();
-        assert_eq!(used.frame(&frame(kind::HEADERS, 9, END_HEADERS, 1)), None);
-        assert_eq!(used.frame(&frame(kind::HEADERS, 9, END_HEADERS, 3)), None);
+        assert_eq!(used.frame(&frame(kind::HEADERS, 9, flag::END_HEADERS, 1)), None);
+        assert_eq!(used.frame(&frame(kind::HEADERS, 9, flag::END_HEADERS, 3)), None);
         used.data_sent = 2;
         assert_eq!(passes(&mut used, frame(kind::PRIORITY, 5, 0, 1)).0, 300);
         assert_eq!(passes(&mut used, frame(kind::WINDOW_UPDATE, 4, 0, 1)).0, 5 + 2 * (2 + 20));
@@ -279,22 +299,24 @@ mod tests {
     fn settings_come_first_and_frames_have_the_sizes_of_their_kinds() {
         let kind_of = |fault: Option<Fault>| fault.map(|fault| fault.kind);
         let fresh = || Inbound::new(&Http2Options::default(), 60 * 1024, true);
-        for first in
-            [frame(kind::PING, 8, 0, 0), frame(kind::HEADERS, 9, END_HEADERS, 1), frame(kind::SETTINGS, 0, ACK, 0)]
-        {
-            assert_eq!(kind_of(fresh().frame(&first)), Some(FaultKind::NoSettings));
+        for first in [
+            frame(kind::PING, 8, 0, 0),
+            frame(kind::HEADERS, 9, flag::END_HEADERS, 1),
+            frame(kind::SETTINGS, 0, flag::ACK, 0),
+        ] {
+            assert_eq!(kind_of(fresh().check(&first)), Some(FaultKind::NoSettings));
         }
         for (kind, flags, good, bad) in [
             (kind::PRIORITY, 0, 5, 4),
             (kind::RST_STREAM, 0, 4, 3),
             (kind::SETTINGS, 0, 12, 3),
-            (kind::SETTINGS, ACK, 0, 6),
+            (kind::SETTINGS, flag::ACK, 0, 6),
             (kind::PING, 0, 8, 6),
             (kind::GOAWAY, 0, 20, 7),
             (kind::WINDOW_UPDATE, 0, 4, 3),
         ] {
-            assert_eq!(inbound().frame(&frame(kind, good, flags, 0)), None);
-            assert_eq!(kind_of(inbound().frame(&frame(kind, bad, flags, 0))), Some(FaultKind::FrameSize), "{kind}");
+            assert_eq!(inbound().check(&frame(kind, good, flags, 0)), None);
+            assert_eq!(kind_of(inbound().check(&frame(kind, bad, flags, 0))), Some(FaultKind::FrameSize), "{kind}");
         }
     }
 }

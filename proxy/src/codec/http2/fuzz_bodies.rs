@@ -3,9 +3,10 @@
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use nuncio_core::http::{RequestHead, ResponseHead};
+use nuncio_core::http::RequestHead;
 use nuncio_core::random::Rng;
 
+use super::hpack::{Decoder, Encoder};
 use super::{Accepted, PREFACE, ServerConn, ServerOptions, ServerStream};
 use crate::codec::http1::fuzz_bodies::{Canned, strict};
 use crate::codec::{Body, Buffers, http1};
@@ -24,6 +25,44 @@ pub fn downgrade(data: &[u8]) {
     }
 }
 
+/// Header blocks of any bytes: memory stays within the table's size, and what they mean means the same when our encoder
+/// said it. The first byte gives the blocks' length, and whether the table's size is already agreed upon.
+pub fn hpack_decode(data: &[u8]) {
+    let Some((&first, data)) = data.split_first() else { return };
+    for size in [0, 100, 4096, 65536] {
+        let mut decoder = Decoder::new(size);
+        if first & 0x80 != 0 {
+            decoder.acknowledged();
+        }
+        let (mut encoder, mut second) = (Encoder::new(), Decoder::new(4096));
+        encoder.set_max_size(size);
+        let (mut fields, mut scratch, mut block) = (Vec::new(), Vec::new(), Vec::new());
+        for bytes in data.chunks(usize::from(first & 0x7f).max(1)) {
+            fields.clear();
+            let decoded =
+                decoder.decode(bytes, &mut scratch, |name, value| fields.push((name.to_vec(), value.to_vec())));
+            assert!(decoder.memory() <= 2 * size.max(4096) as usize);
+            if decoded.is_err() {
+                break;
+            }
+            block.clear();
+            encoder.begin(&mut block);
+            encoder.encode_status(u16::from(first), &mut block);
+            for (name, value) in &fields {
+                encoder.encode(name, value, &mut block);
+            }
+            let mut expected = fields.iter().map(|(name, value)| (&name[..], &value[..]));
+            let mut status = Some(format!("{first:03}"));
+            let again = second.decode(&block, &mut scratch, |name, value| match status.take() {
+                Some(status) => assert_eq!((name, value), (&b":status"[..], status.as_bytes())),
+                None => assert_eq!(Some((name, value)), expected.next()),
+            });
+            assert_eq!((again, expected.next()), (Ok(()), None));
+            assert!(encoder.memory() <= 3 * 4096);
+        }
+    }
+}
+
 /// How many requests went out whole.
 fn connection(data: &[u8], step: usize, options: ServerOptions) -> usize {
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -32,21 +71,21 @@ fn connection(data: &[u8], step: usize, options: ServerOptions) -> usize {
     let mut conn = ServerConn::new(downstream.io(), Vec::new(), Rc::new(options), buffers.clone(), &Rng::with_seed(1));
     let cx = &mut Context::from_waker(Waker::noop());
     let mut head = RequestHead::default();
-    let mut passed = 0;
+    let mut streams = Vec::new();
     loop {
         match conn.poll_accept(cx, &mut head) {
-            Poll::Ready(Ok(Some(Accepted::Stream(mut stream)))) => {
+            Poll::Ready(Ok(Some(Accepted::Stream(stream)))) => {
                 let plain = head.method() != b"CONNECT" && head.path().is_some_and(|p| p[0] == b'/');
                 if plain && !head.headers.contains("upgrade") {
-                    passed += usize::from(forward(&mut stream, &head, &buffers));
+                    streams.push((stream, head.clone()));
                 }
-                stream.send_head(&ResponseHead::new(204), true);
             }
             Poll::Ready(Ok(Some(Accepted::Refused(_)))) => {}
             // All that came was looked at, or the connection is over.
-            _ => return passed,
+            _ => break,
         }
     }
+    streams.iter_mut().filter_map(|(stream, head)| forward(stream, head, &buffers).then_some(())).count()
 }
 
 /// Passes a request on as the manager would, and reads what went out: whether it is a whole request.

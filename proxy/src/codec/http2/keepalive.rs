@@ -4,18 +4,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use h2::{Ping, PingPong};
 use nuncio_core::random::Rng;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::options::Keepalive;
-use super::shared::Shared;
+use super::session::Session;
 
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
 /// Of one connection.
 pub(super) struct Pinger {
-    pings: PingPong,
     config: Keepalive,
     rng: Rng,
     timer: Pin<Box<Sleep>>,
@@ -23,14 +21,9 @@ pub(super) struct Pinger {
 }
 
 impl Pinger {
-    pub(super) fn new(pings: PingPong, config: Keepalive, rng: &Rng) -> Self {
-        let mut pinger = Self {
-            pings,
-            config,
-            rng: rng.clone(),
-            timer: Box::pin(sleep_until(Instant::now() + NEVER)),
-            awaiting: false,
-        };
+    pub(super) fn new(config: Keepalive, rng: &Rng) -> Self {
+        let mut pinger =
+            Self { config, rng: rng.clone(), timer: Box::pin(sleep_until(Instant::now() + NEVER)), awaiting: false };
         pinger.wait_for_next();
         pinger
     }
@@ -44,32 +37,27 @@ impl Pinger {
         self.timer.as_mut().reset(Instant::now() + after);
     }
 
-    fn ping(&mut self) {
-        // The library takes one at a time; a second is not needed.
-        if self.pings.send_ping(Ping::opaque()).is_ok() {
-            self.awaiting = true;
-            self.timer.as_mut().reset(Instant::now() + self.config.timeout);
-        }
+    fn ping(&mut self, session: &mut Session) {
+        session.ping();
+        self.awaiting = true;
+        self.timer.as_mut().reset(Instant::now() + self.config.timeout);
     }
 
     /// Ready when the peer did not answer in time.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, shared: &Shared) -> Poll<()> {
-        if shared.ping_wanted.take() && !self.awaiting {
-            self.ping();
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, session: &mut Session) -> Poll<()> {
+        if std::mem::take(&mut session.ping_wanted) && !self.awaiting {
+            self.ping(session);
         }
-        if self.awaiting && matches!(self.pings.poll_pong(cx), Poll::Ready(Ok(_))) {
+        if self.awaiting && session.take_pong() {
             self.wait_for_next();
         }
         while self.timer.as_mut().poll(cx).is_ready() {
             if !self.awaiting {
-                self.ping();
-                if !self.awaiting {
-                    self.wait_for_next();
-                }
+                self.ping(session);
                 continue;
             }
             // As Envoy: any frame shows that it lives, the answer may be behind others.
-            let until = shared.last_read.get() + self.config.timeout;
+            let until = session.last_read() + self.config.timeout;
             if until <= Instant::now() {
                 return Poll::Ready(());
             }

@@ -1,16 +1,14 @@
 //! A stream's sending half. What flow control does not let through stays here, at most one read of
-//! the other side, and nothing more is taken meanwhile: the library would buffer without bound.
+//! the other side, and nothing more is taken meanwhile.
 
 use std::collections::VecDeque;
 use std::io;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::SendStream;
-use http::HeaderMap;
+use nuncio_core::http::{Chunk, HeaderMap};
 
-use super::shared::Shared;
+use super::session::{Session, Shared};
 use super::stream_error::StreamError;
 
 /// As much as is read at first, and again after a wait.
@@ -24,15 +22,13 @@ enum End {
     Open,
     /// The last byte is known, and waits.
     Told,
-    /// The library has all of it.
+    /// The connection has all of it.
     Given,
     /// The peer wants no more; what comes is dropped.
     Refused,
 }
 
 pub(super) struct Outlet {
-    send: SendStream<Bytes>,
-    shared: Rc<Shared>,
     waiting: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
     /// Of the length that the head said.
@@ -44,28 +40,23 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    /// `ended`: the head said that nothing follows. `length`: the body's, if the head told it.
-    pub(super) fn new(
-        send: SendStream<Bytes>,
-        shared: Rc<Shared>,
-        ended: bool,
-        length: Option<u64>,
-        forgiving: bool,
-    ) -> Self {
+    pub(super) fn new(forgiving: bool) -> Self {
         Self {
-            send,
-            shared,
             waiting: VecDeque::new(),
             trailers: None,
-            remaining: length,
+            remaining: None,
             read_size: FIRST_READ,
-            end: if ended { End::Given } else { End::Open },
+            end: End::Open,
             forgiving,
         }
     }
 
-    pub(super) fn stream_mut(&mut self) -> &mut SendStream<Bytes> {
-        &mut self.send
+    /// The head goes. `ended`: it says that nothing follows. `length`: the body's, if it tells it.
+    pub(super) fn begin(&mut self, ended: bool, length: Option<u64>) {
+        self.remaining = length;
+        if ended && self.end == End::Open {
+            self.end = End::Given;
+        }
     }
 
     /// All of the message was handed over, or nobody wants the rest.
@@ -83,7 +74,14 @@ impl Outlet {
         self.read_size
     }
 
-    pub(super) fn send_data(&mut self, cx: &mut Context<'_>, data: Bytes, end: bool) -> io::Result<()> {
+    pub(super) fn send_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        session: &Shared,
+        slot: usize,
+        data: &Chunk<'_>,
+        end: bool,
+    ) -> io::Result<()> {
         match self.end {
             End::Refused => return Ok(()),
             End::Open => {}
@@ -91,13 +89,28 @@ impl Outlet {
             End::Told | End::Given => return Err(wrong_length()),
         }
         self.count(data.len(), end)?;
-        if !data.is_empty() {
-            self.waiting.push_back(data);
-        }
         if end {
             self.end = End::Told;
         }
-        match self.push(cx) {
+        let mut session = session.borrow_mut();
+        if let Some(error) = session.send_error(slot) {
+            return self.refused(error);
+        }
+        if self.waiting.is_empty() {
+            let taken = self.give(cx, &mut session, slot, data.as_slice());
+            if taken < data.len() {
+                self.waiting.push_back(data.share().slice(taken..));
+                self.read_size = FIRST_READ;
+                return Ok(());
+            }
+            if self.end == End::Told && !data.is_empty() {
+                self.end = End::Given;
+                return Ok(());
+            }
+        } else if !data.is_empty() {
+            self.waiting.push_back(data.share());
+        }
+        match self.push(cx, &mut session, slot) {
             Poll::Ready(pushed) => pushed,
             Poll::Pending => Ok(()),
         }
@@ -111,103 +124,101 @@ impl Outlet {
     }
 
     /// Ends the message. What cannot be handed over now goes with the next [`poll_flush`](Self::poll_flush).
-    pub(super) fn send_trailers(&mut self, trailers: HeaderMap) -> io::Result<()> {
+    pub(super) fn send_trailers(&mut self, session: &Shared, slot: usize, trailers: &HeaderMap) -> io::Result<()> {
         if self.end != End::Open {
             return Ok(());
         }
         self.count(0, true)?;
         self.end = End::Told;
-        self.trailers = Some(trailers).filter(|t| !t.is_empty());
-        if self.waiting.is_empty() { self.finish() } else { Ok(()) }
+        let mut session = session.borrow_mut();
+        if let Some(error) = session.send_error(slot) {
+            return self.refused(error);
+        }
+        if !self.waiting.is_empty() {
+            self.trailers = Some(trailers.clone()).filter(|t| !t.is_empty());
+            return Ok(());
+        }
+        self.end = End::Given;
+        if trailers.is_empty() {
+            session.send_data(slot, &[], true);
+        } else {
+            session.send_fields(slot, true, |block| block.trailers(trailers));
+        }
+        Ok(())
     }
 
     /// Ready when nothing waits here.
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>, session: &Shared, slot: usize) -> Poll<io::Result<()>> {
         if self.waiting.is_empty() && self.end != End::Told {
             return Poll::Ready(Ok(()));
         }
-        self.push(cx)
+        let mut session = session.borrow_mut();
+        if let Some(error) = session.send_error(slot) {
+            return Poll::Ready(self.refused(error));
+        }
+        self.push(cx, &mut session, slot)
     }
 
     /// Ready when something may be read for it: all that was read before is with the connection.
-    pub(super) fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_flush(cx))?;
-        if self.end == End::Open && self.shared.is_full(cx) { Poll::Pending } else { Poll::Ready(Ok(())) }
+    pub(super) fn poll_writable(
+        &mut self,
+        cx: &mut Context<'_>,
+        session: &Shared,
+        slot: usize,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(cx, session, slot))?;
+        if self.end == End::Open && !session.borrow_mut().has_room(cx) { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
-    fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        loop {
-            // First what is there: the library reports only increases.
-            let capacity = self.send.capacity();
-            if capacity > 0 {
-                return Poll::Ready(Ok(capacity));
+    /// Hands over as much of `bytes` as may go, with the end if that is behind them; how much that was.
+    fn give(&mut self, cx: &mut Context<'_>, session: &mut Session, slot: usize, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        while taken < bytes.len() {
+            let n = session.allowance(cx, slot).min(bytes.len() - taken);
+            if n == 0 {
+                break;
             }
-            match ready!(self.send.poll_capacity(cx)) {
-                Some(Ok(0)) => {}
-                Some(Ok(n)) => return Poll::Ready(Ok(n)),
-                Some(Err(error)) => return Poll::Ready(self.refused(&error).map(|()| 0)),
-                None => return Poll::Ready(self.cut().map(|()| 0)),
-            }
+            let whole = taken + n == bytes.len();
+            let last = whole && self.end == End::Told && self.waiting.len() <= 1 && self.trailers.is_none();
+            session.send_data(slot, &bytes[taken..taken + n], last);
+            taken += n;
         }
+        taken
     }
 
     /// Hands over what can be handed over.
-    fn push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(front) = self.waiting.front() {
-            if self.shared.is_full(cx) {
+    fn push(&mut self, cx: &mut Context<'_>, session: &mut Session, slot: usize) -> Poll<io::Result<()>> {
+        while let Some(front) = self.waiting.front().cloned() {
+            let taken = self.give(cx, session, slot, &front);
+            if taken < front.len() {
+                if let Some(waiting) = self.waiting.front_mut() {
+                    *waiting = front.slice(taken..);
+                }
                 self.read_size = FIRST_READ;
                 return Poll::Pending;
             }
-            let wanted = front.len();
-            self.send.reserve_capacity(wanted);
-            let Poll::Ready(capacity) = self.poll_capacity(cx) else {
-                self.read_size = FIRST_READ;
-                return Poll::Pending;
-            };
-            let n = capacity?.min(wanted);
-            if self.end == End::Refused {
-                return Poll::Ready(Ok(()));
-            }
-            let Some(front) = self.waiting.front_mut() else { break };
-            let piece = front.split_to(n);
-            if front.is_empty() {
-                self.waiting.pop_front();
-            }
-            let last = self.end == End::Told && self.waiting.is_empty() && self.trailers.is_none();
-            self.shared.queue(n);
-            if let Err(error) = self.send.send_data(piece, last) {
-                return Poll::Ready(self.refused(&error));
-            }
-            if last {
+            self.waiting.pop_front();
+            if self.end == End::Told && self.waiting.is_empty() && self.trailers.is_none() {
                 self.end = End::Given;
-                return Poll::Ready(Ok(()));
             }
         }
         self.read_size = (self.read_size * 2).min(MOST_READ);
-        Poll::Ready(if self.end == End::Told { self.finish() } else { Ok(()) })
+        if self.end == End::Told {
+            self.end = End::Given;
+            match self.trailers.take() {
+                Some(trailers) => session.send_fields(slot, true, |block| block.trailers(&trailers)),
+                None => session.send_data(slot, &[], true),
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
-    /// The end, once nothing waits before it.
-    fn finish(&mut self) -> io::Result<()> {
-        self.end = End::Given;
-        let sent = match self.trailers.take() {
-            Some(trailers) => self.send.send_trailers(trailers),
-            None => self.send.send_data(Bytes::new(), true),
-        };
-        sent.or_else(|error| self.refused(&error))
-    }
-
-    fn refused(&mut self, error: &h2::Error) -> io::Result<()> {
+    fn refused(&mut self, error: StreamError) -> io::Result<()> {
         self.stop();
         if self.forgiving {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::BrokenPipe, StreamError::of(error, &self.shared).to_string()))
-    }
-
-    fn cut(&mut self) -> io::Result<()> {
-        self.stop();
-        if self.forgiving { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+        Err(io::Error::new(io::ErrorKind::BrokenPipe, error.to_string()))
     }
 
     /// Nothing more is sent.

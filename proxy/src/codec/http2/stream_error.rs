@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use h2::Reason;
-
-use super::shared::{Ended, Shared};
+use super::frame::code;
 
 /// Why a stream gives nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,39 +20,10 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    pub(super) fn of(error: &h2::Error, shared: &Shared) -> Self {
-        if error.is_io() {
-            // Also what the library calls the end that we gave the connection.
-            return match shared.ended() {
-                Some(Ended::Protocol(details)) => Self::Protocol(details),
-                _ => Self::Closed,
-            };
-        }
-        if error.is_remote() {
-            return match error.reason() {
-                _ if error.is_go_away() => Self::Refused,
-                Some(reason) => Self::of_reset(reason, shared),
-                None => Self::Reset,
-            };
-        }
-        match shared.ended() {
-            Some(Ended::Protocol(details)) => Self::Protocol(details),
-            Some(Ended::Closed) => Self::Closed,
-            None if error.is_library() => Self::Protocol("http2.protocol_error"),
-            None => Self::Closed,
-        }
-    }
-
-    /// The library tells the end of a connection in the same way, so what is known of that goes first.
-    pub(super) fn of_reset(reason: Reason, shared: &Shared) -> Self {
-        match shared.ended() {
-            Some(Ended::Protocol(details)) => return Self::Protocol(details),
-            Some(Ended::Closed) => return Self::Closed,
-            None => {}
-        }
+    pub(super) fn of_reset(reason: u32) -> Self {
         match reason {
-            Reason::REFUSED_STREAM => Self::Refused,
-            Reason::NO_ERROR => Self::Satisfied,
+            code::REFUSED_STREAM => Self::Refused,
+            code::NO_ERROR => Self::Satisfied,
             _ => Self::Reset,
         }
     }

@@ -1,4 +1,4 @@
-//! Both roles against the library's own ends and against raw frames, over an in-memory stream.
+//! Both roles against another implementation's ends and against raw frames, over an in-memory stream.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use nuncio_core::http::{Framing, HeaderMap, RequestHead, ResponseHead};
+use nuncio_core::http::{Chunk, Framing, HeaderMap, RequestHead, ResponseHead};
 use nuncio_core::net::{Io, Stream};
 use nuncio_core::random::Rng;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};

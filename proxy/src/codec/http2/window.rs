@@ -4,11 +4,8 @@
 //! configured size, and doubles up to it for peers whose bytes are passed on as they come, and
 //! where one stream's unread bytes would hold up the others.
 
+use super::frame::FIRST_WINDOW;
 use super::options::Http2Options;
-use super::shared::Shared;
-
-/// The protocol's own initial window.
-const LEAST: u32 = 65_535;
 
 #[derive(Debug)]
 pub(super) struct Window {
@@ -20,22 +17,23 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn new(options: &Http2Options, buffer_limit: u32) -> Self {
-        let most = options.initial_connection_window.max(LEAST);
-        Self { size: buffer_limit.clamp(LEAST, most), most, grown_at: 0 }
+        let most = options.initial_connection_window.max(FIRST_WINDOW);
+        Self { size: buffer_limit.clamp(FIRST_WINDOW, most), most, grown_at: 0 }
     }
 
     pub(super) fn size(&self) -> u32 {
         self.size
     }
 
-    /// The new size, if it is time.
-    pub(super) fn grown(&mut self, shared: &Shared) -> Option<u32> {
+    /// The new size, if it is time: so many body bytes were `received`, so many of them not passed on yet, and so
+    /// many streams are alive.
+    pub(super) fn grown(&mut self, received: u64, held: u64, streams: usize) -> Option<u32> {
         if self.size >= self.most {
             return None;
         }
-        let (received, held, size) = (shared.body_received.get(), shared.held(), u64::from(self.size));
+        let size = u64::from(self.size);
         let keeps_up = received - self.grown_at > size && held < size / 4;
-        let starves_others = shared.streams() > 1 && held > size / 4 * 3;
+        let starves_others = streams > 1 && held > size / 4 * 3;
         if !keeps_up && !starves_others {
             return None;
         }
@@ -52,18 +50,11 @@ mod tests {
     #[test]
     fn it_grows_for_readers_that_keep_up_and_not_for_one_that_does_not() {
         let mut window = Window::new(&Http2Options::default(), 1024 * 1024);
-        let shared = Shared::new(1024 * 1024);
-        shared.stream_opened();
-        assert_eq!((window.size(), window.grown(&shared)), (1 << 20, None));
-        shared.body_received.set(1 << 20);
-        assert_eq!(window.grown(&shared), None, "nothing was passed on");
-        shared.body_received.set((1 << 20) + 1);
-        shared.released(1 << 20);
-        assert_eq!(window.grown(&shared), Some(2 << 20));
-        shared.body_received.set(3 << 20);
-        assert_eq!(window.grown(&shared), None);
-        shared.stream_opened();
-        assert_eq!(window.grown(&shared), Some(4 << 20), "a second stream may not starve");
+        assert_eq!((window.size(), window.grown(0, 0, 1)), (1 << 20, None));
+        assert_eq!(window.grown(1 << 20, 1 << 20, 1), None, "nothing was passed on");
+        assert_eq!(window.grown((1 << 20) + 1, 1, 1), Some(2 << 20));
+        assert_eq!(window.grown(3 << 20, 2 << 20, 1), None);
+        assert_eq!(window.grown(3 << 20, 2 << 20, 2), Some(4 << 20), "a second stream may not starve");
     }
 
     #[test]
@@ -71,9 +62,6 @@ mod tests {
         let options = Http2Options { initial_connection_window: 100_000, ..Http2Options::default() };
         let mut window = Window::new(&options, 1024 * 1024);
         assert_eq!(window.size(), 100_000);
-        let shared = Shared::new(1024 * 1024);
-        shared.body_received.set(1 << 30);
-        shared.released(1 << 30);
-        assert_eq!(window.grown(&shared), None);
+        assert_eq!(window.grown(1 << 30, 0, 1), None);
     }
 }

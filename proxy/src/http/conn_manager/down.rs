@@ -77,7 +77,7 @@ impl Down<'_> {
     ) -> io::Result<()> {
         match self {
             Self::Http1(conn) => conn.send_data(cx, buffers, data.as_slice(), end),
-            Self::Http2(stream) => stream.send_data(cx, data.share(), end),
+            Self::Http2(stream) => stream.send_data(cx, data, end),
         }
     }
 

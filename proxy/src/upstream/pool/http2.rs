@@ -263,7 +263,7 @@ impl Http2Pool {
         let (io, local) = (connected.io, connected.local);
         let context = &self.cluster.context;
         let options = self.options.clone();
-        let Some((conn, driver)) = ClientConn::new(io, options, context.buffers.clone(), &context.rng) else { return };
+        let (conn, driver) = ClientConn::new(io, options, context.buffers.clone(), &context.rng);
         let member = Member::new(conn, account, context.connection_ids.next(), local, tls);
         self.state.borrow_mut().open.push(member.clone());
         let config = &self.cluster.config().http;

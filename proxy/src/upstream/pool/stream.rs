@@ -267,7 +267,7 @@ impl UpstreamStream {
         match self {
             Self::Http1(conn) => conn.send_data(cx, buffers, data.as_slice(), end),
             Self::Tcp(tunnel) => tunnel.conn.send_data(cx, buffers, data.as_slice(), end),
-            Self::Http2(Slot { stream: Some(stream), .. }) => stream.send_data(cx, data.share(), end),
+            Self::Http2(Slot { stream: Some(stream), .. }) => stream.send_data(cx, data, end),
             Self::Http2(_) => Ok(()),
         }
     }

@@ -1,8 +1,8 @@
-//! The downstream role against the library's client.
+//! The downstream role against another implementation's client.
 
 use super::*;
 
-/// A client of the library, running in the background.
+/// A client of another implementation, running in the background.
 async fn client(theirs: DuplexStream) -> h2::client::SendRequest<Bytes> {
     let (send, connection) = h2::client::handshake(theirs).await.unwrap();
     tokio::task::spawn_local(async move { drop(connection.await) });
@@ -30,7 +30,7 @@ async fn echo(mut stream: ServerStream) {
                 let mut data = Some(chunk.into_bytes());
                 poll_fn(|cx| {
                     if let Some(data) = data.take() {
-                        stream.send_data(cx, data, false).unwrap();
+                        stream.send_data(cx, &Chunk::Own(data), false).unwrap();
                     }
                     stream.poll_writable(cx)
                 })
@@ -42,7 +42,7 @@ async fn echo(mut stream: ServerStream) {
                 break;
             }
             Body::End => {
-                poll_fn(|cx| Poll::Ready(stream.send_data(cx, Bytes::new(), true))).await.unwrap();
+                poll_fn(|cx| Poll::Ready(stream.send_data(cx, &Chunk::Own(Bytes::new()), true))).await.unwrap();
                 break;
             }
         }
@@ -107,7 +107,9 @@ async fn nothing_is_read_for_a_client_that_takes_nothing() {
             head.framing = Framing::Length(25);
             stream.send_head(&head, false);
             poll_fn(|cx| stream.poll_writable(cx)).await.unwrap();
-            poll_fn(|cx| Poll::Ready(stream.send_data(cx, Bytes::from_static(&[7; 25]), true))).await.unwrap();
+            poll_fn(|cx| Poll::Ready(stream.send_data(cx, &Chunk::Own(Bytes::from_static(&[7; 25])), true)))
+                .await
+                .unwrap();
             assert_eq!(stream.write_buffered(), 15 + 1, "and the end");
             let writable = tokio::time::timeout(Duration::from_secs(60), poll_fn(|cx| stream.poll_writable(cx))).await;
             assert!(writable.is_err(), "the window is used up");
@@ -131,7 +133,7 @@ async fn a_body_of_another_length_than_told_is_an_error_of_ours() {
             stream.send_head(&head, false);
             let mut sent = |data: &'static [u8], end| {
                 let cx = &mut Context::from_waker(std::task::Waker::noop());
-                stream.send_data(cx, Bytes::from_static(data), end).map_err(|e| e.kind())
+                stream.send_data(cx, &Chunk::Own(Bytes::from_static(data)), end).map_err(|e| e.kind())
             };
             assert_eq!(sent(b"abc", false), Err(io::ErrorKind::InvalidData));
             assert_eq!(sent(b"a", true), Err(io::ErrorKind::InvalidData));

@@ -1,11 +1,11 @@
-//! The upstream role against the library's server.
+//! The upstream role against another implementation's server.
 
 use super::*;
 
 fn connect(options: ClientOptions) -> (ClientConn, tokio::task::JoinHandle<ClientEnd>, DuplexStream) {
     let (io, theirs) = pipe();
     let buffers = Rc::new(Buffers::default());
-    let (conn, driver) = ClientConn::new(io, Rc::new(options), buffers, &Rng::with_seed(1)).unwrap();
+    let (conn, driver) = ClientConn::new(io, Rc::new(options), buffers, &Rng::with_seed(1));
     (conn, tokio::task::spawn_local(driver), theirs)
 }
 
@@ -119,7 +119,9 @@ async fn a_whole_answer_counts_although_the_rest_of_the_request_is_not_wanted() 
                     true => assert_eq!(body.unwrap().0, b"early"),
                     false => assert_eq!(body.unwrap_err(), StreamError::Satisfied),
                 }
-                let sent = poll_fn(|cx| Poll::Ready(stream.send_data(cx, Bytes::from_static(b"more"), true))).await;
+                let sent =
+                    poll_fn(|cx| Poll::Ready(stream.send_data(cx, &Chunk::Own(Bytes::from_static(b"more")), true)))
+                        .await;
                 assert!(sent.is_ok(), "the upstream does not listen, which is no failure");
             }
         })
@@ -128,23 +130,25 @@ async fn a_whole_answer_counts_although_the_rest_of_the_request_is_not_wanted() 
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
 async fn streams_beyond_a_goaway_are_refused_and_the_others_finish() {
+    use tokio::io::AsyncWriteExt;
     local()
         .run_until(async {
-            let (conn, driver, theirs) = connect(ClientOptions::default());
-            let mut server = h2::server::handshake(theirs).await.unwrap();
+            let (conn, driver, mut theirs) = connect(ClientOptions::default());
             let mut first = conn.open(&get("/1"), true, false).ok().unwrap();
-            let (_request, mut respond) = next(&mut server).await;
-            server.graceful_shutdown();
             let mut second = conn.open(&get("/2"), true, false).ok().unwrap();
-            tokio::time::timeout(Duration::from_secs(1), server.accept()).await.ok();
+            // SETTINGS, and GOAWAY whose last stream is 1.
+            theirs.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+            theirs.write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]).await.unwrap();
+            assert_eq!(answer(&mut second).await.unwrap_err(), StreamError::Refused);
             assert!(conn.is_closing());
-            respond.send_response(http::Response::new(()), true).unwrap();
-            let end = async { while server.accept().await.is_some() {} };
-            let (response, ()) = tokio::join!(answer(&mut first), end);
-            assert_eq!(response.unwrap().status, 200);
-            let second = answer(&mut second).await;
-            assert!(matches!(second, Err(StreamError::Refused | StreamError::Closed)), "{second:?}");
-            drop((conn, first));
+            assert_eq!(
+                conn.open(&get("/3"), true, false).err(),
+                Some(super::super::OpenError::Stream(StreamError::Refused))
+            );
+            // `:status: 200` and the end.
+            theirs.write_all(&[0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88]).await.unwrap();
+            assert_eq!(answer(&mut first).await.unwrap().status, 200);
+            drop((conn, first, second));
             assert_eq!(driver.await.unwrap(), ClientEnd::Remote);
         })
         .await;

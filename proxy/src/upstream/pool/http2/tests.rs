@@ -1,4 +1,4 @@
-//! The pool against the library's server, in memory.
+//! The pool against another implementation's server, in memory.
 
 use std::future::poll_fn;
 
