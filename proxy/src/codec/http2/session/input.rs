@@ -7,7 +7,7 @@ use nuncio_core::http::RequestHead;
 use tokio::time::Instant;
 
 use super::super::flood::{Fault, FaultKind};
-use super::super::frame::{Frame, HEAD, MAX_STREAM, MAX_WINDOW, code, flag, kind, number, put_ping};
+use super::super::frame::{Frame, HEAD, MAX_PAYLOAD, MAX_STREAM, MAX_WINDOW, code, flag, kind, number, put_ping};
 use super::super::stream_error::StreamError;
 use super::{ALIVE, Ended, Event, GOING, Goodbye, Role, Session};
 
@@ -138,7 +138,10 @@ impl Session {
             reading.end -= reading.start;
             reading.start = 0;
         }
-        let n = ready!(self.io.poll_read(cx, &mut reading.bytes[reading.end..]))?;
+        // A head that goes on and on is not read in large pieces: it may be one that does not end.
+        let most = if self.block.is_open() { MAX_PAYLOAD } else { usize::MAX };
+        let end = reading.bytes.len().min(reading.end.saturating_add(most));
+        let n = ready!(self.io.poll_read(cx, &mut reading.bytes[reading.end..end]))?;
         reading.end += n;
         self.input.received += n as u64;
         self.last_read = Instant::now();
