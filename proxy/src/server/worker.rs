@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use futures_util::future::LocalBoxFuture;
 use nuncio_core::extension::{Membership, Vitals, WorkerContext};
 use nuncio_core::random::Rng;
+use nuncio_core::runtime::Runtime;
 use nuncio_core::stats::WorkerStats;
 use nuncio_core::time::WallClock;
 use nuncio_core::upstream::AsyncClient;
@@ -131,14 +132,16 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
     let stats = WorkerStats::new(move |birth| drop(events.send(MainEvent::StatsBorn(birth))));
     let (rng, buffers, connect) =
         (Rng::from_os(), Buffers::of_this_thread(), Rc::new(Sockets { descriptors: seed.descriptors }));
-    let clusters = Clusters::new(ClusterContext {
+    let runtime: Rc<dyn Runtime> = Rc::new(seed.runtime);
+    let context = ClusterContext {
         connect: connect.clone(),
         buffers: buffers.clone(),
         rng: rng.clone(),
         stats: stats.clone(),
         connection_ids: seed.connection_ids.clone(),
         own_listeners: Rc::default(),
-    });
+    };
+    let clusters = Clusters::with_runtime(context, runtime.clone());
     let worker = Rc::new(Worker {
         context: WorkerContext {
             index: Some(index),
@@ -146,7 +149,7 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
             clock: seed.clock,
             stats,
             client: Rc::new(ClusterClient::new(&clusters)),
-            runtime: Rc::new(seed.runtime),
+            runtime,
             vitals: Rc::new(WorkerVitals { lifecycle: seed.lifecycle.clone(), clusters: clusters.clone() }),
         },
         buffers,

@@ -93,6 +93,12 @@ pub trait Observer {
         None
     }
 
+    /// What an operator set while the proxy runs.
+    fn runtime(&self, key: &str) -> Option<u64> {
+        let _ = key;
+        None
+    }
+
     /// Zones counted, or could not.
     fn zone(&self, event: ZoneEvent) {
         let _ = event;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use nuncio_core::http::Version;
 use nuncio_core::net::{Connect, ConnectionInfo};
 use nuncio_core::random::Rng;
+use nuncio_core::runtime::{NoRuntime, Runtime};
 use nuncio_core::stats::lists::cluster::{
     self as stat, Connections, Failures, LoadBalancer as LbStats, Rare, ResponseTime, Retries, Traffic,
 };
@@ -61,6 +62,7 @@ pub struct Clusters {
     entries: RefCell<HashMap<Arc<str>, Entry>>,
     /// Of the cluster that this proxy belongs to.
     local: Rc<LocalHosts>,
+    runtime: Rc<dyn Runtime>,
 }
 
 struct Entry {
@@ -69,15 +71,24 @@ struct Entry {
 }
 
 impl Clusters {
+    /// Where no operator says anything.
     pub fn new(context: ClusterContext) -> Rc<Self> {
-        Rc::new(Self { context: Rc::new(context), entries: RefCell::default(), local: Rc::default() })
+        Self::with_runtime(context, Rc::new(NoRuntime))
+    }
+
+    pub fn with_runtime(context: ClusterContext, runtime: Rc<dyn Runtime>) -> Rc<Self> {
+        Rc::new(Self { context: Rc::new(context), entries: RefCell::default(), local: Rc::default(), runtime })
+    }
+
+    fn build(&self, snapshot: &ClusterSnapshot, stats: Option<Rc<ClusterStats>>) -> Rc<ThreadLocalCluster> {
+        ThreadLocalCluster::new(&self.context, (&self.local, &self.runtime), snapshot, stats)
     }
 
     /// The cluster of that name, if there is one.
     pub fn get(&self, name: &str) -> Option<Rc<ThreadLocalCluster>> {
         let mut entries = self.entries.borrow_mut();
         let Entry { snapshot, built } = entries.get_mut(name)?;
-        Some(built.get_or_insert_with(|| ThreadLocalCluster::new(&self.context, &self.local, snapshot, None)).clone())
+        Some(built.get_or_insert_with(|| self.build(snapshot, None)).clone())
     }
 
     /// Where this thread's listeners accept.
@@ -137,8 +148,7 @@ impl Clusters {
             if Arc::ptr_eq(&entry.snapshot.config, &snapshot.config) {
                 built.hosts_changed(&snapshot.hosts);
             } else {
-                let new =
-                    ThreadLocalCluster::new(&self.context, &self.local, snapshot, Some(built.local.stats.clone()));
+                let new = self.build(snapshot, Some(built.local.stats.clone()));
                 built.retire();
                 entry.built = Some(new);
             }
@@ -221,6 +231,7 @@ pub struct ClusterLocal {
     /// `lb_subsets_active`, this worker's share.
     subsets: RefCell<Option<Box<AmountGuard<LbStats>>>>,
     local_hosts: Rc<LocalHosts>,
+    runtime: Rc<dyn Runtime>,
 }
 
 /// What connections of a cluster that speaks TLS share on one thread.
@@ -261,6 +272,10 @@ impl lb::Observer for ClusterLocal {
 
     fn local_hosts(&self) -> Option<&LocalHosts> {
         Some(&self.local_hosts)
+    }
+
+    fn runtime(&self, key: &str) -> Option<u64> {
+        self.runtime.integer(key)
     }
 
     fn zone(&self, event: ZoneEvent) {
@@ -369,7 +384,7 @@ const CROWDED: usize = 16;
 impl ThreadLocalCluster {
     fn new(
         context: &Rc<ClusterContext>,
-        local_hosts: &Rc<LocalHosts>,
+        (local_hosts, runtime): (&Rc<LocalHosts>, &Rc<dyn Runtime>),
         snapshot: &ClusterSnapshot,
         stats: Option<Rc<ClusterStats>>,
     ) -> Rc<Self> {
@@ -384,6 +399,7 @@ impl ThreadLocalCluster {
             failing: RefCell::default(),
             subsets: RefCell::default(),
             local_hosts: local_hosts.clone(),
+            runtime: runtime.clone(),
         });
         let around = lb::Surroundings { rng: context.rng.clone(), observer: local.clone() };
         let balancer = lb::balancer(&snapshot.config.lb, &snapshot.hosts, snapshot.shared.as_ref(), &around);

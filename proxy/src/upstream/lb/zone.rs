@@ -109,7 +109,7 @@ impl Zones {
             observer.zone(ZoneEvent::Recalculated);
             self.routing = self.recalculate(set, local_set, observer);
         }
-        if self.routing == Routing::Off || rng.below(100) >= self.config.routing_enabled.into() {
+        if self.routing == Routing::Off || rng.below(100) >= self.enabled(observer) {
             return Zone::Whole;
         }
         if local_set.is_none_or(|set| is_in_panic(set, self.panic_threshold)) {
@@ -126,11 +126,17 @@ impl Zones {
         }
     }
 
+    /// For so many percent of the requests.
+    fn enabled(&self, observer: &dyn Observer) -> u64 {
+        observer.runtime("upstream.zone_routing.enabled").unwrap_or(self.config.routing_enabled.into())
+    }
+
     fn recalculate(&self, set: &HostSet, local: Option<&HostSet>, observer: &dyn Observer) -> Routing {
         if set.localities.len() < 2 {
             return Routing::Off;
         }
-        if (set.healthy.len() as u64) < self.config.min_cluster_size {
+        let least = observer.runtime("upstream.zone_routing.min_cluster_size").unwrap_or(self.config.min_cluster_size);
+        if (set.healthy.len() as u64) < least {
             observer.zone(ZoneEvent::ClusterTooSmall);
             return Routing::Off;
         }
@@ -252,6 +258,7 @@ mod tests {
     struct Seen {
         local: LocalHosts,
         events: RefCell<Vec<ZoneEvent>>,
+        runtime: RefCell<HashMap<&'static str, u64>>,
     }
 
     impl Observer for Rc<Seen> {
@@ -261,6 +268,10 @@ mod tests {
 
         fn zone(&self, event: ZoneEvent) {
             self.events.borrow_mut().push(event);
+        }
+
+        fn runtime(&self, key: &str) -> Option<u64> {
+            self.runtime.borrow().get(key).copied()
         }
     }
 
@@ -272,7 +283,11 @@ mod tests {
 
     /// Of 10,000 requests, how many went to each zone.
     fn spread(proxies: &str, hosts: &str, config: &LbConfig) -> (HashMap<char, u32>, Rc<Seen>) {
-        let seen = Rc::new(Seen::default());
+        spread_seen(Seen::default(), proxies, hosts, config)
+    }
+
+    fn spread_seen(seen: Seen, proxies: &str, hosts: &str, config: &LbConfig) -> (HashMap<char, u32>, Rc<Seen>) {
+        let seen = Rc::new(seen);
         seen.local.set(set(proxies));
         let around = Surroundings { rng: Rng::with_seed(7), observer: Rc::new(seen.clone()) };
         let mut balancer = balancer(config, &set(hosts), None, &around);
@@ -321,6 +336,18 @@ mod tests {
         assert_eq!(seen.events.borrow()[1], ZoneEvent::LocalClusterNotOk);
         let strict = LbConfig { fail_on_panic: true, ..config(ZoneConfig::default()) };
         about(&spread("AABb", "aaabbb", &strict).0, &[('-', 10_000)]);
+    }
+
+    #[test]
+    fn operators_may_change_the_part_and_the_size_while_the_proxy_runs() {
+        let with = |key, value| Seen { runtime: RefCell::new([(key, value)].into()), ..Seen::default() };
+        let config = config(ZoneConfig::default());
+        let half = with("upstream.zone_routing.enabled", 50);
+        about(&spread_seen(half, "aabb", "aaabbb", &config).0, &[('a', 7_500), ('b', 2_500)]);
+        let small = with("upstream.zone_routing.min_cluster_size", 5);
+        about(&spread_seen(small, "aabb", "aaabb", &config).0, &[('a', 10_000)]);
+        let large = with("upstream.zone_routing.min_cluster_size", 7);
+        about(&spread_seen(large, "aabb", "aaabbb", &config).0, &[('a', 5_000), ('b', 5_000)]);
     }
 
     #[test]
