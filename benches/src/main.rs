@@ -6,6 +6,7 @@
 //! - [`discovery`]: updates of large clusters, polled clusters, how soon a change counts
 //! - [`health`]: what active checks cost, and how soon a failure counts · [`health_server`]: the hosts that are checked
 //! - [`restarts`]: hot restarts and reloads under load, [`site`]: what they share · [`crowds`]: clients that do next to nothing
+//! - [`idle`]: what connections cost that do nothing
 //! - [`faults`]: upstreams that die or fail · [`latency`]: the histogram · [`report`]: tables, and runs under `benches/runs/`
 
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ mod faults;
 mod generator;
 mod health;
 mod health_server;
+mod idle;
 mod latency;
 mod machine;
 mod peers;
@@ -55,6 +57,11 @@ enum Command {
     Reloads,
     /// Idle clients, slow clients, more clients than descriptors: what a normal client sees.
     Crowds(LoadArgs),
+    /// What an idle TLS connection holds in memory, beside Envoy.
+    Idle(idle::IdleArgs),
+    /// Holds connections, in a process of its own.
+    #[command(hide = true)]
+    Hold(idle::HoldArgs),
     /// The proxy itself, in a process of its own.
     #[command(hide = true)]
     Proxy {
@@ -113,6 +120,8 @@ fn main() -> ExitCode {
         Command::Proxy { args } => return target::become_proxy(args),
         Command::Upstream => upstream::serve(),
         Command::HealthServer => health_server::serve(),
+        Command::Idle(args) => idle::run(&args),
+        Command::Hold(args) => idle::hold(&args),
         Command::Discovery => discovery::run(),
         Command::Health => health::run(),
         Command::Restarts(args) => restarts::restarts(&args),

@@ -47,8 +47,7 @@ pub fn nuncio(folder: &Path, upstream: &Process, args: &LoadArgs) -> anyhow::Res
 
 /// Every peer found on this machine. One that does not start is left out, and said.
 pub fn installed(folder: &Path, upstream: &Process, args: &LoadArgs) -> Vec<Contender> {
-    let envoy = std::env::var_os("ENVOY_BIN").map(PathBuf::from).or_else(|| find("envoy"));
-    let found = [("envoy", envoy), ("haproxy", find("haproxy")), ("nginx", find("nginx"))];
+    let found = [("envoy", envoy()), ("haproxy", find("haproxy")), ("nginx", find("nginx"))];
     let mut all = Vec::new();
     for (name, program) in found {
         let Some(program) = program else { continue };
@@ -93,6 +92,11 @@ fn fill(text: &str, port: u16, upstream: u16, args: &LoadArgs) -> String {
         // Each takes file descriptors for as many, and nginx counts those to the upstream too.
         .replace("@CONNECTIONS@", &(args.connections + 100).to_string())
         .replace("@SOCKETS@", &(2 * args.connections + 1000).to_string())
+}
+
+/// The real Envoy, where there is one.
+pub fn envoy() -> Option<PathBuf> {
+    std::env::var_os("ENVOY_BIN").map(PathBuf::from).or_else(|| find("envoy"))
 }
 
 fn find(name: &str) -> Option<PathBuf> {

@@ -111,8 +111,9 @@ pub(crate) fn of_connection(
         labels: telling.labels.clone(),
         ..Peer::default()
     };
-    let session = tls.filter(|_| telling.tls_session).map(|tls| {
-        let sni = connection.requested_server_name.as_deref().or(tls.server_name.as_deref());
+    // As Envoy also without TLS: an inspector may have found a name.
+    let session = telling.tls_session.then(|| {
+        let sni = connection.requested_server_name.as_deref().or(tls.and_then(|tls| tls.server_name.as_deref()));
         TlsSession { sni: sni.unwrap_or_default().to_owned() }
     });
     AttributeContext {

@@ -55,7 +55,8 @@ impl NetworkClose {
 ///
 /// It may write to the connection's `metadata` and `filter_state`. Borrows are short and never held across an await.
 pub trait NetworkFilter {
-    /// First, in the order of the chain, after the transport's handshake and before any byte.
+    /// First, in the order of the chain, before the transport's handshake and any byte: nothing is known of TLS yet but
+    /// what listener filters found. `connection` must not be kept beyond the verdict, which is waited for.
     fn on_new_connection(&mut self, connection: &Rc<ConnectionInfo>) -> NetworkStep {
         let _ = connection;
         NetworkStep::Continue

@@ -310,8 +310,8 @@ impl Serving {
     }
 
     /// The line of a socket that no chain got.
-    pub fn log_early_end(&self, info: ConnectionInfo, since: Instant, flag: Option<ResponseFlag>) {
-        let log = self.log_at_end(&Rc::new(info), since);
+    pub fn log_early_end(&self, info: &Rc<ConnectionInfo>, since: Instant, flag: Option<ResponseFlag>) {
+        let log = self.log_at_end(info, since);
         if let (Some(mut log), Some(flag)) = (log, flag) {
             log.flags.insert(flag);
         }
@@ -384,7 +384,7 @@ impl Serving {
         info.transport_protocol = "raw_buffer";
         let Some(chain) = self.chains.find(&info) else {
             self.counts.listener.inc(names::NO_FILTER_CHAIN_MATCH);
-            return self.log_early_end(info, since, Some(ResponseFlag::NoRouteFound));
+            return self.log_early_end(&Rc::new(info), since, Some(ResponseFlag::NoRouteFound));
         };
         if !chain.is_plain() {
             let early = Early::new(self, info, since);

@@ -34,7 +34,7 @@ pub(super) struct Pending {
 /// What is known of the socket; if it ends before there is a connection, that ends in the listener's log.
 pub(super) struct Early {
     serving: Rc<Serving>,
-    info: Option<ConnectionInfo>,
+    info: Option<Rc<ConnectionInfo>>,
     since: Instant,
     no_chain: bool,
 }
@@ -46,15 +46,24 @@ struct Over;
 
 impl Early {
     pub fn new(serving: &Rc<Serving>, info: ConnectionInfo, since: Instant) -> Self {
-        Self { serving: serving.clone(), info: Some(info), since, no_chain: false }
+        Self { serving: serving.clone(), info: Some(Rc::new(info)), since, no_chain: false }
     }
 
     fn info(&mut self) -> &mut ConnectionInfo {
-        self.info.as_mut().expect("taken only where the value is given away")
+        let info = self.info.as_mut().expect("taken only where the value is given away");
+        Rc::get_mut(info).expect("shared only for as long as its network filters are asked about it")
     }
 
-    fn into_info(mut self) -> ConnectionInfo {
+    fn shared(&self) -> &Rc<ConnectionInfo> {
+        self.info.as_ref().expect("taken only where the value is given away")
+    }
+
+    fn into_shared(mut self) -> Rc<ConnectionInfo> {
         self.info.take().expect("taken only where the value is given away")
+    }
+
+    fn into_info(self) -> ConnectionInfo {
+        Rc::into_inner(self.into_shared()).expect("shared only for as long as its network filters are asked about it")
     }
 }
 
@@ -62,7 +71,7 @@ impl Drop for Early {
     fn drop(&mut self) {
         if let Some(info) = self.info.take() {
             let flag = self.no_chain.then_some(ResponseFlag::NoRouteFound);
-            self.serving.log_early_end(info, self.since, flag);
+            self.serving.log_early_end(&info, self.since, flag);
         }
     }
 }
@@ -195,22 +204,22 @@ pub(super) async fn connect(
     early.info().filter_chain_name = Some(chain.name.clone());
     early.info().filter_chain_metadata = chain.metadata.clone();
     let accepted = serving.counts.accepted(since);
-    let shaken = match &chain.transport_socket {
-        None => Ok((io, preread)),
-        Some(_) => shake_hands(&serving, &chain, io, preread, early.info()).await.map(|io| (io, Vec::new())),
+    let mut filters = ReadFilters::new(&chain.filters);
+    // As in Envoy before the handshake: who is one too many shall not cost one.
+    let asked = filters.on_new_connection(early.shared()).await;
+    let shaken = match (asked, &chain.transport_socket) {
+        (Err(Closed), _) => Err(Over),
+        (Ok(()), None) => Ok((io, preread)),
+        (Ok(()), Some(_)) => shake_hands(&serving, &chain, io, preread, early.info()).await.map(|io| (io, Vec::new())),
     };
-    let info = Rc::new(early.into_info());
+    let info = early.into_shared();
     let log = serving.log_at_end(&info, since);
     let record = log.as_ref().map(|log| log.record());
     let Some(terminal) = &chain.terminal else { return };
     let refuse = |record| terminal.refused(&info, record);
     let Ok((io, preread)) = shaken else { return refuse(record) };
-    let mut filters = ReadFilters::new(&chain.filters, info.clone());
-    if filters.on_new_connection().await == Err(Closed) {
-        return refuse(record);
-    }
     let limit = serving.config.info.buffer_limit as usize;
-    let (io, preread, filters) = filters.into_stream(io, preread, limit);
+    let (io, preread, filters) = filters.into_stream(io, preread, info.clone(), limit);
     let number = place.number();
     let guards: Box<dyn Any> = Box::new((accepted, log, filters, place));
     let drain = serving.drain.clone();

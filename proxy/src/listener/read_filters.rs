@@ -17,7 +17,6 @@ use nuncio_core::network::{MakeNetworkFilter, NetworkClose, NetworkFilter, Netwo
 /// The filters of one connection.
 pub struct ReadFilters {
     filters: Vec<Box<dyn NetworkFilter>>,
-    connection: Rc<ConnectionInfo>,
 }
 
 /// A filter closed the connection; what logs say of it is in its [`ConnectionInfo`].
@@ -28,6 +27,7 @@ pub struct Closed;
 struct Filtered {
     io: Io,
     filters: ReadFilters,
+    connection: Rc<ConnectionInfo>,
     /// Bytes that the terminal filter has not read, oldest first; of them, `passed` may be read now.
     held: Vec<u8>,
     passed: usize,
@@ -52,13 +52,13 @@ enum End {
 // === impl ReadFilters ===
 
 impl ReadFilters {
-    pub fn new(makers: &[MakeNetworkFilter], connection: Rc<ConnectionInfo>) -> Self {
-        Self { filters: makers.iter().map(|make| make()).collect(), connection }
+    pub fn new(makers: &[MakeNetworkFilter]) -> Self {
+        Self { filters: makers.iter().map(|make| make()).collect() }
     }
 
-    pub async fn on_new_connection(&mut self) -> Result<(), Closed> {
+    pub async fn on_new_connection(&mut self, connection: &Rc<ConnectionInfo>) -> Result<(), Closed> {
         for filter in &mut self.filters {
-            let close = match filter.on_new_connection(&self.connection) {
+            let close = match filter.on_new_connection(connection) {
                 NetworkStep::Continue | NetworkStep::NeedData => continue,
                 NetworkStep::Close(close) => close,
                 NetworkStep::Later(verdict) => match verdict.await {
@@ -66,20 +66,27 @@ impl ReadFilters {
                     NetworkVerdict::Close(close) => close,
                 },
             };
-            tell(&self.connection, close);
+            tell(connection, close);
             return Err(Closed);
         }
         Ok(())
     }
 
     /// The connection as the terminal filter gets it: its bytes, those read already, and what must live as long.
-    pub fn into_stream(self, io: Io, preread: Vec<u8>, limit: usize) -> (Io, Vec<u8>, Box<dyn Any>) {
+    pub fn into_stream(
+        self,
+        io: Io,
+        preread: Vec<u8>,
+        connection: Rc<ConnectionInfo>,
+        limit: usize,
+    ) -> (Io, Vec<u8>, Box<dyn Any>) {
         if !self.read_data() {
             return (io, preread, Box::new(self.filters));
         }
         let filtered = Filtered {
             io,
             filters: self,
+            connection,
             unseen: !preread.is_empty(),
             held: preread,
             passed: 0,
@@ -120,7 +127,7 @@ impl Filtered {
     fn run(&mut self, first: usize) {
         self.unseen = false;
         let end = self.end == End::Read;
-        let ReadFilters { filters, connection } = &mut self.filters;
+        let (ReadFilters { filters }, connection) = (&mut self.filters, &self.connection);
         for (i, filter) in filters.iter_mut().enumerate().skip(first) {
             if !filter.reads_data() {
                 continue;
@@ -144,7 +151,7 @@ impl Filtered {
     }
 
     fn close(&mut self, close: NetworkClose) {
-        tell(&self.filters.connection, close);
+        tell(&self.connection, close);
         self.closed = true;
     }
 

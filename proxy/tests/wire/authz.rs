@@ -1,12 +1,14 @@
-//! External authorization over real connections: a foreign authorizer, the one of this binary killed under load, and
-//! what an authorizer may not do.
+//! External authorization over real connections: a foreign authorizer, what it is asked, what it may not do, and requests
+//! of every kind.
 
-use std::collections::BTreeMap;
+mod doctor;
+mod outage;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use hyper::Request;
@@ -14,11 +16,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use nuncio_api::pb::envoy::config::core::v3::address::Address as Kind;
+use nuncio_api::pb::envoy::config::core::v3::socket_address::PortSpecifier;
 use nuncio_api::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
 use nuncio_api::pb::envoy::service::auth::v3::authorization_server::{Authorization, AuthorizationServer};
 use nuncio_api::pb::envoy::service::auth::v3::check_response::HttpResponse;
 use nuncio_api::pb::envoy::service::auth::v3::{CheckRequest, CheckResponse, OkHttpResponse};
 use nuncio_api::pb::google::rpc::Status;
+use nuncio_api::{Format, LoadOptions, Source, load_message};
 use tokio::time::Instant;
 use tonic::codegen::Service as _;
 
@@ -79,11 +84,16 @@ impl Client {
     }
 }
 
-fn stat(proxy: &RunningProxy, name: &str) -> u64 {
+fn admin(proxy: &RunningProxy, path: &str) -> String {
     let mut stream = TcpStream::connect(proxy.admin()).unwrap();
-    write!(stream, "GET /stats?filter={name} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn stat(proxy: &RunningProxy, name: &str) -> u64 {
+    let answer = admin(proxy, &format!("/stats?filter={name}"));
     let line = answer.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
     line.unwrap_or_else(|| panic!("no {name} in {answer}")).parse().unwrap()
 }
@@ -94,6 +104,7 @@ fn stat(proxy: &RunningProxy, name: &str) -> u64 {
 struct Foreign {
     /// Told of each check of `/hang`, and of its end.
     hanging: mpsc::SyncSender<&'static str>,
+    asked: Arc<Mutex<Option<CheckRequest>>>,
 }
 
 struct Ended(mpsc::SyncSender<&'static str>);
@@ -110,7 +121,9 @@ impl Authorization for Foreign {
         &self,
         request: tonic::Request<CheckRequest>,
     ) -> Result<tonic::Response<CheckResponse>, tonic::Status> {
-        let attributes = request.into_inner().attributes.unwrap_or_default();
+        let question = request.into_inner();
+        *self.asked.lock().unwrap() = Some(question.clone());
+        let attributes = question.attributes.unwrap_or_default();
         let path = attributes.request.and_then(|r| r.http).map(|http| http.path).unwrap_or_default();
         let mut answer = CheckResponse::default();
         match &*path {
@@ -136,6 +149,8 @@ struct ForeignServer {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
     hanging: mpsc::Receiver<&'static str>,
+    /// The last question.
+    asked: Arc<Mutex<Option<CheckRequest>>>,
 }
 
 // A server that knows nothing of our threads.
@@ -145,12 +160,14 @@ fn foreign() -> ForeignServer {
     let (bound, address) = mpsc::channel();
     let connections = Arc::new(AtomicUsize::new(0));
     let counted = connections.clone();
+    let asked = Arc::new(Mutex::new(None));
+    let foreign = Foreign { hanging, asked: asked.clone() };
     let serve = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             bound.send(listener.local_addr().unwrap()).unwrap();
-            let service = AuthorizationServer::new(Foreign { hanging });
+            let service = AuthorizationServer::new(foreign);
             while let Ok((stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::Relaxed);
                 stream.set_nodelay(true).unwrap();
@@ -165,7 +182,7 @@ fn foreign() -> ForeignServer {
         });
     };
     std::thread::Builder::new().spawn(serve).unwrap();
-    ForeignServer { address: address.recv().unwrap(), connections, hanging: told }
+    ForeignServer { address: address.recv().unwrap(), connections, hanging: told, asked }
 }
 
 #[test]
@@ -187,6 +204,44 @@ fn a_foreign_authorizer_is_asked_over_one_connection_for_each_worker() {
     assert_eq!((stat(&proxy, "http.web.ext_authz.error"), clients[0].get("/yes")), (1, 200));
 }
 
+/// Ports, the time and the stream's number differ from run to run.
+fn without_what_differs(mut question: CheckRequest) -> CheckRequest {
+    let attributes = question.attributes.as_mut().unwrap();
+    for peer in [&mut attributes.source, &mut attributes.destination] {
+        let address = peer.as_mut().and_then(|peer| peer.address.as_mut()?.address.as_mut());
+        let Some(Kind::SocketAddress(address)) = address else { panic!("no address") };
+        assert!(matches!(
+            address.port_specifier.replace(PortSpecifier::PortValue(0)),
+            Some(PortSpecifier::PortValue(1..))
+        ));
+    }
+    let request = attributes.request.as_mut().unwrap();
+    assert!(request.time.take().unwrap().seconds > 1_700_000_000);
+    assert!(std::mem::take(&mut request.http.as_mut().unwrap().id).parse::<u64>().is_ok());
+    question
+}
+
+#[test]
+fn a_check_says_what_envoy_says_field_by_field() {
+    let server = foreign();
+    let more = "timeout: 5s}\n              include_peer_certificate: true\n              include_tls_session: true\n              \
+                metadata_context_namespaces: [none]\n              \
+                with_request_body: {max_request_bytes: 10, allow_partial_message: true}";
+    let extensions = "typed_per_filter_config: {envoy.filters.http.ext_authz: {\"@type\": \
+                      type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute, \
+                      check_settings: {context_extensions: {level: route}}}}, direct_response";
+    let yaml = config(server.address, "").replace("timeout: 5s}", more).replace("direct_response", extensions);
+    let proxy = RunningProxy::start(&yaml, 1);
+    let request = b"POST /a%20b/../c?q=1&q=%41 HTTP/1.1\r\nHost: Web.Test:8080\r\nX-Dup: a\r\nX-Dup: b, c\r\nX-Odd: a\xff\xfeb\r\n\
+        X-Empty:\r\nCookie: c=d\r\nCookie: e=f\r\nx-envoy-downstream-service-cluster: caller\r\nx-request-id: 7\r\n\
+        content-length: 11\r\nconnection: close\r\n\r\n01234567890";
+    assert!(raw(&proxy, request).starts_with("HTTP/1.1 200 "));
+    let source = Source::text("golden", Format::Yaml, include_str!("../golden/check_request.yaml"));
+    let golden = load_message::<CheckRequest>(source, &LoadOptions::default()).unwrap().message;
+    let asked = server.asked.lock().unwrap().take().unwrap();
+    assert_eq!(without_what_differs(asked), golden);
+}
+
 #[test]
 fn a_full_breaker_refuses_and_a_client_that_leaves_ends_its_check() {
     let server = foreign();
@@ -204,7 +259,7 @@ fn a_full_breaker_refuses_and_a_client_that_leaves_ends_its_check() {
     assert_eq!(stat(&proxy, "cluster.authz.upstream_rq_active"), 0);
 }
 
-// === Our own, killed ===
+// === Our own ===
 
 struct OwnServer {
     child: Child,
@@ -233,44 +288,13 @@ impl Drop for OwnServer {
     }
 }
 
-#[test]
-fn an_authorizer_killed_under_load_leaves_only_refusals_and_is_back_within_a_second() {
-    let mut server = OwnServer::start("127.0.0.1:0");
-    let proxy = RunningProxy::start(&config(server.address, ""), 2);
-    let to = proxy.socket("web");
-    let over = Arc::new(AtomicBool::new(false));
-    let load: Vec<_> = (0..4)
-        .map(|_| {
-            let over = over.clone();
-            let ask = move || {
-                let (mut client, mut statuses) = (Client::new(to), BTreeMap::<u16, usize>::new());
-                while !over.load(Ordering::Relaxed) {
-                    *statuses.entry(client.get("/")).or_default() += 1;
-                }
-                statuses
-            };
-            std::thread::Builder::new().spawn(ask).unwrap()
-        })
-        .collect();
-    let mut client = Client::new(to);
-    (0..200).for_each(|_| assert_eq!(client.get("/"), 200));
-    assert_eq!(client.get("/private"), 403);
-    server.kill();
-    // Some checks were on their way when it died; what is asked from now on is refused.
-    (0..200).for_each(|_| assert_eq!(client.get("/"), 403));
-    let address = server.address.to_string();
-    let _again = OwnServer::start(&address);
-    let began = Instant::now();
-    while client.get("/") != 200 {
-        assert!(began.elapsed() < Duration::from_secs(1), "still refused");
+/// Until it holds.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::yield_now();
     }
-    (0..200).for_each(|_| assert_eq!(client.get("/"), 200));
-    over.store(true, Ordering::Relaxed);
-    for statuses in load {
-        let statuses = statuses.join().unwrap();
-        assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [200, 403], "{statuses:?}");
-    }
-    assert_eq!(stat(&proxy, "http.web.ext_authz.failure_mode_allowed"), 0);
 }
 
 #[test]
@@ -292,31 +316,86 @@ fn a_route_that_changes_after_the_check_is_refused_on_request() {
     }
 }
 
-// === The doctor ===
+// === Requests of every kind: rows R53 and R54 ===
 
-fn doctor(yaml: &str, admin: SocketAddr) -> (bool, String) {
-    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
-    std::fs::write(file.path(), yaml).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nuncio"));
-    command.args(["doctor", "--admin", &admin.to_string(), "-c"]).arg(file.path());
-    let output = command.output().unwrap();
-    (
-        output.status.success(),
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
-    )
+/// The head of what is answered to `request`.
+fn raw(proxy: &RunningProxy, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(proxy.socket("web")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(request).unwrap();
+    let (mut answer, mut piece) = (Vec::new(), [0; 1024]);
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut piece) {
+            Ok(n) if n > 0 => answer.extend_from_slice(&piece[..n]),
+            _ => break,
+        }
+    }
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[test]
-fn the_doctor_finds_where_the_chain_to_the_authorizer_breaks() {
-    let mut server = OwnServer::start("127.0.0.1:0");
-    let yaml = config(server.address, "");
-    let proxy = RunningProxy::start(&yaml, 1);
-    let (sound, text) = doctor(&yaml, proxy.admin());
-    assert!(sound && text.contains("ok      the service answers within the timeout: it lets GET / pass"), "{text}");
-    server.kill();
-    let (sound, text) = doctor(&yaml, proxy.admin());
-    assert!(
-        !sound && text.contains("FAILED  TCP connects: ") && text.contains("ok      one is healthy: 1 of 1"),
-        "{text}"
+fn requests_without_a_path_or_with_odd_headers_are_checked_like_others() {
+    let server = foreign();
+    let rbac = r#"
+- name: envoy.filters.http.rbac
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
+    rules: {action: DENY, policies: {p: {permissions: [{url_path: {path: {exact: /no}}}], principals: [{any: true}]}}}"#;
+    let yaml = config(server.address, "").replace(
+        "stat_prefix: web",
+        "stat_prefix: web\n          upgrade_configs: [{upgrade_type: CONNECT}]\n          \
+         access_log: [{name: f, typed_config: {\"@type\": \
+         type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: /dev/null, \
+         log_format: {json_format: {path: \"%REQ(:PATH)%\", host: \"%REQ(HOST)%\"}}}}]",
     );
+    let rbac: String = rbac.lines().skip(1).map(|line| format!("          {line}\n")).collect();
+    let yaml = yaml.replace(
+        "          - name: envoy.filters.http.router",
+        &format!("{rbac}          - name: envoy.filters.http.router"),
+    );
+    let proxy = RunningProxy::start(&yaml, 1);
+    let requests: [(&[u8], &str); 4] = [
+        (b"OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", "HTTP/1.1 "),
+        (b"CONNECT x:1 HTTP/1.1\r\nhost: x:1\r\n\r\n", "HTTP/1.1 "),
+        (b"GET / HTTP/1.1\r\nhost: x\r\nx-odd: \xff\xfe\x80\r\nconnection: close\r\n\r\n", "HTTP/1.1 200 "),
+        (b"GET /no HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", "HTTP/1.1 403 "),
+    ];
+    for (request, expected) in requests {
+        let answer = raw(&proxy, request);
+        assert!(answer.starts_with(expected), "{}: {answer}", request.escape_ascii());
+    }
+    assert_eq!(Client::new(proxy.socket("web")).get("/yes"), 200);
+}
+
+#[test]
+fn a_body_longer_than_is_checked_is_refused_or_told_in_part() {
+    let server = foreign();
+    let body = "x".repeat(5000);
+    let head = "POST /body HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 5000\r\n\r\n";
+    for (partial, expected) in [(false, "HTTP/1.1 413 "), (true, "HTTP/1.1 200 ")] {
+        let with = format!(
+            "timeout: 5s}}\n              failure_mode_allow: true\n              \
+             with_request_body: {{max_request_bytes: 4096, allow_partial_message: {partial}}}"
+        );
+        let proxy = RunningProxy::start(&config(server.address, "").replace("timeout: 5s}", &with), 1);
+        let answer = raw(&proxy, format!("{head}{body}").as_bytes());
+        assert!(answer.starts_with(expected), "{partial}: {answer}");
+        // Byte by byte it is the same.
+        let mut slow = TcpStream::connect(proxy.socket("web")).unwrap();
+        slow.set_nodelay(true).unwrap();
+        slow.write_all(head.as_bytes()).unwrap();
+        let written = body.as_bytes().chunks(50).all(|piece| slow.write_all(piece).is_ok());
+        assert!(written || !partial);
+        let mut answer = String::new();
+        let _ = slow.read_to_string(&mut answer);
+        assert!(answer.is_empty() && !partial || answer.starts_with(expected), "{partial}, slow: {answer}");
+        // A client that gives up in the middle of its body was never asked about.
+        let asked = stat(&proxy, "cluster.authz.upstream_rq_total");
+        let mut gone = TcpStream::connect(proxy.socket("web")).unwrap();
+        gone.write_all(head.as_bytes()).unwrap();
+        gone.write_all(b"half").unwrap();
+        drop(gone);
+        eventually("it is gone", || stat(&proxy, "http.web.downstream_rq_active") == 0);
+        assert_eq!(stat(&proxy, "cluster.authz.upstream_rq_total"), asked);
+    }
 }

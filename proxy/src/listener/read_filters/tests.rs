@@ -48,11 +48,9 @@ impl Bench {
         let (io, client) = memory();
         let address = |port: u16| Address::Ip(([127, 0, 0, 1], port).into());
         let info = Rc::new(ConnectionInfo::new(1, address(1), address(2)));
-        let filters = ReadFilters {
-            filters: filters.into_iter().map(|f| Box::new(f) as Box<dyn NetworkFilter>).collect(),
-            connection: info.clone(),
-        };
-        let (io, left, _) = filters.into_stream(io, preread.to_vec(), 16);
+        let filters =
+            ReadFilters { filters: filters.into_iter().map(|f| Box::new(f) as Box<dyn NetworkFilter>).collect() };
+        let (io, left, _) = filters.into_stream(io, preread.to_vec(), info.clone(), 16);
         assert_eq!(left, b"", "what was read before goes by the filters too");
         Self { io, client, info }
     }
@@ -174,9 +172,8 @@ async fn the_first_filter_that_says_no_to_a_new_connection_is_the_last_that_is_a
     let opening = |step| Box::new(Scripted { opening: Some(step), ..Default::default() }) as Box<dyn NetworkFilter>;
     let mut filters = ReadFilters {
         filters: vec![opening(NetworkStep::Continue), opening(NetworkStep::Later(no)), Box::new(Asked(asked.clone()))],
-        connection: info.clone(),
     };
-    assert_eq!(filters.on_new_connection().await, Err(Closed));
+    assert_eq!(filters.on_new_connection(&info).await, Err(Closed));
     assert_eq!(info.local_close_reason.borrow().as_deref(), Some("full"));
     assert!(!asked.get());
 }

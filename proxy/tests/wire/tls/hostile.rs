@@ -269,3 +269,24 @@ fn a_hello_on_the_port_of_plain_http_is_a_bad_request() {
     let answer = exchange(proxy.socket("web"), &hello(&server_name(b"web.test")));
     assert!(answer.starts_with(b"HTTP/1.1 400 "), "{}", answer.escape_ascii());
 }
+
+/// Envoy 1.40 closes before it says anything, too.
+#[test]
+fn one_connection_too_many_costs_no_handshake() {
+    let pki = Pki::new();
+    let limit = format!(
+        "{{name: l, typed_config: {{\"@type\": {TYPE}.filters.network.connection_limit.v3.ConnectionLimit, \
+         stat_prefix: l, max_connections: 1}}}}, {}",
+        hcm()
+    );
+    let proxy = proxy(&[listener("in", &limit, "", &own_certificate(&pki), &pki)]);
+    let address = proxy.socket("in");
+    let first = TlsClient::new(None, Versions::Both, &[]).connect(address, "web.test").unwrap();
+    eventually("there is one", || stat(&proxy, "listener.in.ssl.handshake") == 1);
+    assert_eq!(exchange(address, &hello(&server_name(b"web.test"))), b"");
+    assert_eq!(stat(&proxy, "connection_limit.l.limited_connections"), 1);
+    drop(first);
+    eventually("there is room", || stat(&proxy, "connection_limit.l.active_connections") == 0);
+    assert!(TlsClient::new(None, Versions::Both, &[]).get(address, "web.test", "/").is_ok());
+    assert_eq!(stat(&proxy, "listener.in.ssl.connection_error"), 0);
+}
