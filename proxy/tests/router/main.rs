@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bounds;
+mod races;
 mod retries;
 #[path = "../wire/running.rs"]
 #[allow(dead_code)]

@@ -195,8 +195,7 @@ fn header_matcher(test: usize) -> HeaderMatchSpecifier {
 
 impl Line {
     fn message(&self, name: String) -> pb::Route {
-        let mut to = pb::RouteMatch::default();
-        to.path_specifier = Some(match &self.path {
+        let path_specifier = Some(match &self.path {
             PathRule::Exact(text) => PathSpecifier::Path(text.clone()),
             PathRule::Prefix(text) => PathSpecifier::Prefix(text.clone()),
             PathRule::Separated(text) => PathSpecifier::PathSeparatedPrefix(text.clone()),
@@ -209,6 +208,7 @@ impl Line {
             }
             PathRule::Connect => PathSpecifier::ConnectMatcher(ConnectMatcher {}),
         });
+        let mut to = pb::RouteMatch { path_specifier, ..Default::default() };
         if self.ignores_case {
             to.case_sensitive = Some(BoolValue { value: false });
         }
