@@ -7,6 +7,7 @@
 //! - [`health`]: what active checks cost, and how soon a failure counts · [`health_server`]: the hosts that are checked
 //! - [`restarts`]: hot restarts and reloads under load, [`site`]: what they share · [`crowds`]: clients that do next to nothing
 //! - [`idle`]: what connections cost that do nothing
+//! - [`updates`]: files of clusters and routes replaced under load
 //! - [`faults`]: upstreams that die or fail · [`latency`]: the histogram · [`report`]: tables, and runs under `benches/runs/`
 
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ mod report;
 mod restarts;
 mod site;
 mod target;
+mod updates;
 mod upstream;
 
 #[derive(Parser)]
@@ -47,6 +49,8 @@ enum Command {
     Kill(LoadArgs),
     /// Every upstream fails: what the retries cost is bounded.
     Storm(LoadArgs),
+    /// Replace the files of clusters and routes a thousand times while requests run: none may fail, nothing may grow.
+    Updates(LoadArgs),
     /// What discovery costs, and how soon a change counts.
     Discovery,
     /// What active checks of ten thousand hosts cost, and how soon one that fails is out of the rotation.
@@ -131,6 +135,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => run(&args, true),
         Command::Kill(args) => faults::kill(&args),
         Command::Storm(args) => faults::storm(&args),
+        Command::Updates(args) => updates::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
