@@ -330,6 +330,10 @@ impl<S: Session> TlsStream<S> {
                 _ => 0,
             };
             self.buffers.give_scratch(scratch);
+            if read.is_pending() && std::mem::take(&mut self.unhurried) {
+                // The client has not asked yet: perhaps its kernel holds the question back until it hears of us.
+                let _ = self.poll_out(cx);
+            }
             ready!(read)?;
             if self.outgoing.len() > said {
                 // An alert, or the answer to a key update.
