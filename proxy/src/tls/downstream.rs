@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -324,6 +324,29 @@ struct Sessions {
     none: bool,
 }
 
+/// Sessions that are kept here, in a table that is made with the first of them. Hardly any context needs one beside its
+/// tickets, and a listener that is replaced again and again has many contexts at once.
+#[derive(Debug, Default)]
+struct FirstUse(OnceLock<Arc<ServerSessionMemoryCache>>);
+
+impl StoresServerSessions for FirstUse {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        self.0.get_or_init(|| ServerSessionMemoryCache::new(SESSIONS)).put(key, value)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.0.get()?.get(key)
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.0.get()?.take(key)
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
 impl Sessions {
     fn new(message: &pb::DownstreamTlsContext) -> Result<Self, rustls::Error> {
         let stateless = !matches!(
@@ -333,11 +356,7 @@ impl Sessions {
         let stateful = !message.disable_stateful_session_resumption;
         Ok(Self {
             ticketer: stateless.then(rustls::crypto::aws_lc_rs::Ticketer::new).transpose()?,
-            storage: if stateful {
-                ServerSessionMemoryCache::new(SESSIONS)
-            } else {
-                Arc::new(NoServerSessionStorage {})
-            },
+            storage: if stateful { Arc::new(FirstUse::default()) } else { Arc::new(NoServerSessionStorage {}) },
             none: !stateless && !stateful,
         })
     }

@@ -242,14 +242,19 @@ impl Secrets {
     }
 
     pub(super) fn note_context(&self, context: Weak<dyn Context>) {
-        lock(&self.0.state).contexts.push(context);
+        let mut state = lock(&self.0.state);
+        // A context that is gone would keep its place in memory for as long as somebody remembers it.
+        state.contexts.retain(|context| context.strong_count() > 0);
+        state.contexts.push(context);
     }
 
     /// Tells `user` of changes of every secret that the context names.
     pub(super) fn subscribe(&self, common: &pb::CommonTlsContext, user: &Weak<dyn Context>) -> Result<(), ConfigError> {
         for (path, config) in references(common) {
             let Some(asked) = self.asked(config).map_err(|e| e.within(&path))? else { continue };
-            lock(&asked.current).users.push(user.clone());
+            let mut current = lock(&asked.current);
+            current.users.retain(|user| user.strong_count() > 0);
+            current.users.push(user.clone());
         }
         Ok(())
     }
