@@ -318,6 +318,8 @@ async fn an_update_by_cds_serves_when_it_is_warm_and_the_old_one_until_then() {
     assert_eq!(main.port("a"), Some(3));
     let names = ["cluster_added", "cluster_modified", "active_clusters", "warming_clusters"];
     assert_eq!(names.map(|name| main.stat(&format!("cluster_manager.{name}"))), [1, 1, 1, 0]);
+    // The members of the replaced one are not shown beside the new ones.
+    assert_eq!(["total", "healthy"].map(|name| main.stat(&format!("cluster.a.membership_{name}"))), [1, 1]);
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
