@@ -153,6 +153,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 // === impl Secrets ===
 
+/// Adds to a list of those who may be gone. They would keep their places in memory for as long as they are remembered, so
+/// they are looked for whenever the list would grow: ten thousand contexts of a start are not walked for each of them.
+fn remember(list: &mut Vec<Weak<dyn Context>>, context: Weak<dyn Context>) {
+    if list.len() == list.capacity() {
+        list.retain(|context| context.strong_count() > 0);
+    }
+    list.push(context);
+}
+
 impl Secrets {
     /// One of `static_resources.secrets`.
     pub fn add_static(&self, secret: pb::Secret) -> Result<(), ConfigError> {
@@ -242,19 +251,14 @@ impl Secrets {
     }
 
     pub(super) fn note_context(&self, context: Weak<dyn Context>) {
-        let mut state = lock(&self.0.state);
-        // A context that is gone would keep its place in memory for as long as somebody remembers it.
-        state.contexts.retain(|context| context.strong_count() > 0);
-        state.contexts.push(context);
+        remember(&mut lock(&self.0.state).contexts, context);
     }
 
     /// Tells `user` of changes of every secret that the context names.
     pub(super) fn subscribe(&self, common: &pb::CommonTlsContext, user: &Weak<dyn Context>) -> Result<(), ConfigError> {
         for (path, config) in references(common) {
             let Some(asked) = self.asked(config).map_err(|e| e.within(&path))? else { continue };
-            let mut current = lock(&asked.current);
-            current.users.retain(|user| user.strong_count() > 0);
-            current.users.push(user.clone());
+            remember(&mut lock(&asked.current).users, user.clone());
         }
         Ok(())
     }
