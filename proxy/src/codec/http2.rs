@@ -6,7 +6,7 @@
 //! - `session`: what they share, and what frames do to it · `frame`: frames as bytes
 //! - `hpack`: blocks of fields as bytes · `fields`, `block`: heads from and to them, with the rules of §8
 //! - `flood`: what a peer may send how often · `window`: how much it may send ahead
-//! - `outlet`: a stream's sending half, which lets flow control through instead of buffering
+//! - `inlet`, `outlet`: a stream's two halves, which let flow control through instead of buffering
 //! - `keepalive`: pings · `options`, `config`: what may be configured
 //! - [`ServerConn`] and [`ServerStream`], [`ClientConn`] and [`ClientStream`]: the two roles
 //!
@@ -22,6 +22,7 @@ mod flood;
 mod frame;
 pub mod fuzz_bodies;
 mod hpack;
+mod inlet;
 mod keepalive;
 mod options;
 mod outlet;

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 use nuncio_core::http::{Chunk, Framing, HeaderMap, RequestHead, ResponseHead};
 
 use super::frame::code;
+use super::inlet::Inlet;
 use super::outlet::Outlet;
 use super::session::{BodyEnd, Shared};
 use super::stream_error::StreamError;
@@ -16,6 +17,7 @@ use crate::codec::Body;
 pub struct ClientStream {
     session: Shared,
     slot: usize,
+    inlet: Inlet,
     outlet: Outlet,
     is_connect: bool,
     /// The upgrade that was asked for.
@@ -23,10 +25,6 @@ pub struct ClientStream {
     tunnel: bool,
     /// The last head was read.
     answered: bool,
-    /// Of the last piece of the body, until the next is asked for.
-    unreleased: usize,
-    /// The body gives nothing more.
-    ended: bool,
 }
 
 impl ClientStream {
@@ -45,6 +43,7 @@ impl ClientStream {
         let mut outlet = Outlet::new(true);
         outlet.begin(end, length);
         Self {
+            inlet: Inlet::new(session.clone(), slot),
             session,
             slot,
             outlet,
@@ -52,8 +51,6 @@ impl ClientStream {
             upgrade: head.headers.get("upgrade").filter(|_| upgrade).map(Into::into),
             tunnel: false,
             answered: false,
-            unreleased: 0,
-            ended: false,
         }
     }
 
@@ -119,23 +116,15 @@ impl ClientStream {
         if !self.answered {
             return Poll::Ready(Ok(Body::End));
         }
-        let mut session = self.session.borrow_mut();
-        session.release_of(self.slot, std::mem::take(&mut self.unreleased));
-        let body = ready!(session.poll_body(cx, self.slot));
-        if let Ok(Body::Data(chunk)) = &body {
-            self.unreleased = chunk.len();
-        } else {
-            self.ended = true;
-        }
-        Poll::Ready(body.map_err(|end| match end {
+        self.inlet.poll(cx).map_err(|end| match end {
             BodyEnd::Trailers => StreamError::Protocol("too many trailers"),
             BodyEnd::Stream(error) => error,
-        }))
+        })
     }
 
     /// The response was read to its end.
     pub fn response_complete(&self) -> bool {
-        self.answered && (self.ended || self.session.borrow_mut().is_read(self.slot))
+        self.answered && self.inlet.is_ended()
     }
 
     /// The response made the stream a tunnel: 2xx to CONNECT, which also stands for 101.
@@ -147,13 +136,5 @@ impl ClientStream {
     pub fn reset(&mut self) {
         self.outlet.stop();
         self.session.borrow_mut().reset_stream(self.slot, code::CANCEL);
-    }
-}
-
-impl Drop for ClientStream {
-    fn drop(&mut self) {
-        let mut session = self.session.borrow_mut();
-        session.release_of(self.slot, self.unreleased);
-        session.close_stream(self.slot);
     }
 }

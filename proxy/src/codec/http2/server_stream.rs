@@ -1,13 +1,14 @@
 //! A request and its response on a downstream connection.
 
 use std::io;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use nuncio_core::http::{Chunk, HeaderMap, ResponseHead};
 
 use super::block::response_length;
 use super::fields::ReadRequest;
 use super::frame::code;
+use super::inlet::Inlet;
 use super::outlet::Outlet;
 use super::session::{BodyEnd, Shared};
 
@@ -19,19 +20,17 @@ use crate::codec::{Body, GoneReason};
 pub struct ServerStream {
     session: Shared,
     slot: usize,
+    inlet: Inlet,
     outlet: Outlet,
     read: ReadRequest,
     begun: bool,
-    /// Of the last piece of the body, until the next is asked for.
-    unreleased: usize,
-    /// The body gives nothing more.
-    ended: bool,
 }
 
 impl ServerStream {
     pub(super) fn new(session: Shared, slot: usize, read: ReadRequest) -> Self {
         let outlet = Outlet::new(false);
-        Self { session, slot, outlet, read, begun: false, unreleased: 0, ended: false }
+        let inlet = Inlet::new(session.clone(), slot);
+        Self { session, slot, inlet, outlet, read, begun: false }
     }
 
     // === the request ===
@@ -47,22 +46,14 @@ impl ServerStream {
     }
 
     pub fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Body<'static>, BodyError>> {
-        let mut session = self.session.borrow_mut();
-        session.release_of(self.slot, std::mem::take(&mut self.unreleased));
-        let body = ready!(session.poll_body(cx, self.slot));
-        if let Ok(Body::Data(chunk)) = &body {
-            self.unreleased = chunk.len();
-        } else {
-            self.ended = true;
-        }
-        Poll::Ready(body.map_err(|end| match end {
+        self.inlet.poll(cx).map_err(|end| match end {
             BodyEnd::Trailers => BodyError::Refused(RequestError::TOO_MANY),
             BodyEnd::Stream(error) => BodyError::Gone(GoneReason::Stream(error)),
-        }))
+        })
     }
 
     pub fn request_complete(&self) -> bool {
-        self.ended || self.session.borrow_mut().is_read(self.slot)
+        self.inlet.is_ended()
     }
 
     /// While nobody reads: ready when the client has reset the stream or the connection is gone.
@@ -163,13 +154,5 @@ impl ServerStream {
     pub fn reset(&mut self) {
         self.outlet.stop();
         self.session.borrow_mut().reset_stream(self.slot, code::INTERNAL_ERROR);
-    }
-}
-
-impl Drop for ServerStream {
-    fn drop(&mut self) {
-        let mut session = self.session.borrow_mut();
-        session.release_of(self.slot, self.unreleased);
-        session.close_stream(self.slot);
     }
 }

@@ -27,7 +27,7 @@ use super::fields::ReadRequest;
 use super::flood::{Fault, Inbound};
 use super::frame::{self, FIRST_WINDOW, setting};
 use super::hpack::{Decoder, Encoder};
-use super::options::{ClientOptions, Http2Options, ServerOptions};
+use super::options::{ClientOptions, ServerOptions};
 use super::stream_error::StreamError;
 use super::window::Window;
 use crate::codec::Buffers;
@@ -147,9 +147,7 @@ impl Session {
         // Streams belong to different clients: one that does not read may hold no more than the buffer limit, so that
         // the connection's window is there for the others.
         let stream_window = http2.initial_stream_window.min(options.buffer_limit.max(FIRST_WINDOW));
-        let whole = http2.initial_connection_window.max(FIRST_WINDOW);
-        let fixed = Http2Options { initial_connection_window: whole, ..http2.clone() };
-        let window = Window::new(&fixed, whole);
+        let window = Window::new(http2, u32::MAX);
         let table_size = http2.header_table_size;
         let mut settings = vec![
             (setting::ENABLE_PUSH, 0),
