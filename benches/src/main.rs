@@ -57,7 +57,7 @@ enum Command {
     Health,
     /// Hot restarts and reloads under HTTP/1.1, HTTP/2 and TLS: no request may be lost.
     Restarts(restarts::RestartArgs),
-    /// A thousand reloads: memory, descriptors and threads stay.
+    /// A thousand reloads: memory, descriptors, threads and tasks stay.
     Reloads,
     /// Idle clients, slow clients, more clients than descriptors: what a normal client sees.
     Crowds(LoadArgs),

@@ -77,16 +77,27 @@ pub fn reloads() -> anyhow::Result<()> {
         site.reload()?;
         if n % 100 == 0 {
             site.wait_for("listener_manager.total_listeners_draining", 0)?;
-            let (memory, holds) = (process.memory(), process.holds());
-            println!("after {n}: RSS {:.2} MiB, {} descriptors, {} threads", mib(memory), holds.0, holds.1);
+            let (memory, (descriptors, threads)) = (process.memory(), process.holds());
+            let holds = (descriptors, threads, fewest_tasks(&site)?);
+            println!("after {n}: RSS {:.2} MiB, {holds:?} descriptors, threads and tasks", mib(memory));
             seen.push((memory, holds));
         }
     }
     let ((first, held), (last, holds)) = (seen[0], seen[9]);
-    ensure!(holds == held, "descriptors or threads are left behind");
+    ensure!(holds == held, "descriptors, threads or tasks are left behind");
     ensure!(last <= first + (1 << 20), "memory grows by {:.2} MiB", mib(last - first));
-    println!("holds: RSS after reload 1,000 within 1 MiB of that after 100, descriptors and threads equal");
+    println!("holds: RSS after reload 1,000 within 1 MiB of that after 100; descriptors, threads and tasks equal");
     Ok(())
+}
+
+/// Those of clients that have just left do not count.
+fn fewest_tasks(site: &Site) -> anyhow::Result<u64> {
+    let mut fewest = u64::MAX;
+    for _ in 0..20 {
+        fewest = fewest.min(site.tasks()?);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(fewest)
 }
 
 fn mib(bytes: u64) -> f64 {

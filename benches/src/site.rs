@@ -90,6 +90,13 @@ impl Site {
         Ok(value.and_then(|v| v.parse().ok()).unwrap_or(0))
     }
 
+    /// Tasks of all event loops.
+    pub fn tasks(&self) -> anyhow::Result<u64> {
+        let page = self.admin("GET", "/threads")?;
+        let tasks = |line: &str| line.split_once(" tasks,")?.0.rsplit(' ').next()?.parse::<u64>().ok();
+        Ok(page.lines().filter_map(tasks).sum())
+    }
+
     /// A changed configuration is in use when this returns.
     pub fn reload(&mut self) -> anyhow::Result<()> {
         let before = self.stat("server.reload.update_success")?;

@@ -34,6 +34,7 @@ mod request;
 mod runtime;
 mod server_info;
 mod stats;
+mod threads;
 
 use http::{Method, StatusCode};
 
@@ -119,6 +120,7 @@ pub use memory::MemoryUse;
 pub use runtime::{RuntimeLayers, pages as runtime_pages};
 pub use server_info::{Identity, pages as server_info_pages};
 pub use stats::pages as stats_pages;
+pub use threads::{EventLoops, pages as thread_pages};
 
 #[cfg(test)]
 mod tests;

@@ -35,8 +35,8 @@ use super::runtime::LayeredRuntime;
 use super::worker::NoClusters;
 use super::{Options, bootstrap};
 use crate::admin::{
-    self, Admin, AdminConfig, AdminStats, ClusterSource, ClusterViews, Configs, Dynamic, DynamicResource, Limits,
-    ListenerDrain, ListenerView, Settings, Shown,
+    self, Admin, AdminConfig, AdminStats, ClusterSource, ClusterViews, Configs, Dynamic, DynamicResource, EventLoops,
+    Limits, ListenerDrain, ListenerView, Settings, Shown,
 };
 use crate::http::router::RouteManager;
 use crate::lifecycle::Lifecycle;
@@ -75,6 +75,7 @@ pub struct Facts<'a> {
     /// What came while it runs.
     pub shown: &'a Rc<RefCell<Shown>>,
     pub routes: &'a RouteManager,
+    pub loops: &'a EventLoops,
 }
 
 /// Main's end of the admin interface.
@@ -183,6 +184,7 @@ fn pages(
     let mut pages = admin::process_pages();
     let runtime: Rc<dyn admin::RuntimeLayers> = facts.runtime.clone();
     pages.extend(admin::runtime_pages(&runtime));
+    pages.extend(admin::thread_pages(facts.loops.clone()));
     pages.extend(admin::server_info_pages(identity, facts.lifecycle));
     let cold = facts.clusters.clone();
     let awaited = move || cold.awaited();

@@ -40,7 +40,7 @@ use super::runtime::LayeredRuntime;
 use super::signals::{Ended, Request, Requests};
 use super::worker::{Seed, WorkerThread, runtime};
 use crate::access_log::file::LogWriter;
-use crate::admin::{Configs, ListenerDrain, ListenerView, Shown, ShownListener};
+use crate::admin::{Configs, EventLoops, ListenerDrain, ListenerView, Shown, ShownListener};
 use crate::http::router::{RouteContext, RouteManager, RouteSubscription};
 use crate::lifecycle::{Lifecycle, ServerState};
 use crate::listener::manager::Entry;
@@ -321,6 +321,7 @@ impl Main {
             let (mut store, clock) = (store.borrow_mut(), context.clock);
             SubscriptionStats::new(&mut store, &subscription_stat::RELOAD_SCOPE, &"".into(), clock)
         };
+        let loops = EventLoops::new(options.concurrency);
         let facts = Facts {
             options: &options,
             node: &node,
@@ -336,6 +337,7 @@ impl Main {
             runtime: &layered_runtime,
             shown: &shown,
             routes: &routes,
+            loops: &loops,
         };
         layered_runtime.watch(bootstrap.layered_runtime.as_ref());
         // First of all, so that whoever watches the start can see it, and a taken address ends it.
@@ -353,6 +355,7 @@ impl Main {
             drain_time: options.drain_time,
             descriptors: DescriptorLimit::new(raise_descriptor_limit()),
             runtime: layered_runtime.handle(),
+            loops,
         };
         let workers =
             (0..options.concurrency).map(|i| WorkerThread::start(i, seed.clone())).collect::<io::Result<Vec<_>>>()?;

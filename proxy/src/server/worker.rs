@@ -19,6 +19,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::inbox::{MainEvent, WorkerCommand};
 use super::runtime::RuntimeHandle;
+use crate::admin::EventLoops;
 use crate::codec::Buffers;
 use crate::lifecycle::{DrainStrategy, Lifecycle};
 use crate::listener::ActiveListeners;
@@ -40,6 +41,7 @@ pub struct Seed {
     pub drain_time: std::time::Duration,
     pub descriptors: DescriptorLimit,
     pub runtime: RuntimeHandle,
+    pub loops: EventLoops,
 }
 
 /// Main's end of a worker.
@@ -127,6 +129,7 @@ pub fn runtime() -> io::Result<LocalRuntime> {
 }
 
 async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerCommand>) -> u64 {
+    seed.loops.add_worker(index);
     let events = seed.events;
     // Main is gone only when the process ends.
     let stats = WorkerStats::new(move |birth| drop(events.send(MainEvent::StatsBorn(birth))));

@@ -150,6 +150,13 @@ impl Site {
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         line.and_then(|value| value.parse().ok()).unwrap_or(0)
     }
+
+    /// Of all event loops.
+    pub fn tasks(&self) -> u64 {
+        let page = ask("GET", self.admin(), "/threads");
+        let tasks = |line: &str| line.split_once(" tasks,")?.0.rsplit(' ').next()?.parse::<u64>().ok();
+        page.lines().filter_map(tasks).sum()
+    }
 }
 
 impl Process {
