@@ -9,5 +9,5 @@ pub mod io;
 pub use address::Address;
 pub use cidr::CidrRange;
 pub use connect::{Accept, Connect, ConnectOptions, Connected};
-pub use connection::{CloseType, ConnectionInfo, ConnectionTimings, PeerCertificate, TlsInfo};
+pub use connection::{CloseType, ConnectionInfo, ConnectionTimings, OriginalSource, PeerCertificate, TlsInfo};
 pub use io::{Io, Stream};

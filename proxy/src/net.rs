@@ -5,6 +5,7 @@
 //! - [`accept`]: a listening socket on a worker
 //! - [`connect`]: outgoing connections
 //! - [`buffers`]: what a worker lends to whoever reads or writes
+//! - [`capabilities`]: what the kernel lets this process do
 //! - [`interfaces`]: this machine's own addresses
 //! - [`original_dst`]: where an intercepted connection was meant to go
 //! - [`proxy_protocol`]: the header that tells whose connection it is
@@ -15,6 +16,7 @@
 pub mod accept;
 pub mod bind;
 pub mod buffers;
+pub mod capabilities;
 pub mod connect;
 pub mod handover;
 pub mod interfaces;

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{Chunk, HeaderMap, LocalReply, RequestHead, ResponseHead};
 use crate::error::ConfigError;
 use crate::metadata::Metadata;
-use crate::net::ConnectionInfo;
+use crate::net::{ConnectionInfo, OriginalSource};
 use crate::stream_info::StreamInfo;
 
 /// What a filter decided.
@@ -217,6 +217,8 @@ pub struct StreamState {
     pub route_decided: Cell<bool>,
     /// Send to this host (its address) if the cluster has it, whatever the balancer says.
     pub upstream_override: RefCell<Option<Arc<str>>>,
+    /// The upstream connection comes from there, whatever the downstream connection's listener says of it.
+    pub original_source: Cell<Option<OriginalSource>>,
     /// The upstream saw this body limit instead of the connection's: `per_request_buffer_limit_bytes`.
     pub buffer_limit: Cell<u64>,
     /// When the turn began in which the stream runs now: one look at the clock for all that happens
@@ -238,6 +240,7 @@ impl StreamControl {
             route_cleared: Cell::new(false),
             route_decided: Cell::new(false),
             upstream_override: RefCell::default(),
+            original_source: Cell::default(),
             buffer_limit: Cell::new(u64::MAX),
             is_upgrade: Cell::new(false),
             is_grpc: Cell::new(false),

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
@@ -26,6 +27,8 @@ pub struct ConnectionInfo {
     pub direct_local: Address,
     /// A listener filter (original_dst, proxy_protocol) restored `local`.
     pub local_restored: bool,
+    /// Upstream connections on this one's behalf come from there.
+    pub original_source: Option<OriginalSource>,
     pub requested_server_name: Option<Arc<str>>,
     pub application_protocols: Vec<Vec<u8>>,
     /// `tls`, `raw_buffer`, or empty while nobody looked.
@@ -63,6 +66,7 @@ impl ConnectionInfo {
             direct_local: local.clone(),
             local,
             local_restored: false,
+            original_source: None,
             requested_server_name: None,
             application_protocols: Vec::new(),
             transport_protocol: "",
@@ -83,6 +87,22 @@ impl ConnectionInfo {
             metadata: RefCell::default(),
             filter_state: RefCell::default(),
         }
+    }
+}
+
+/// The client's own address, which upstream connections on its behalf come from instead of the proxy's (original_src).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OriginalSource {
+    pub address: IpAddr,
+    /// What the kernel's routing rules know those connections by; 0 sets no mark.
+    pub mark: u32,
+}
+
+impl OriginalSource {
+    /// `None`: the client has no IP address, or one that nobody can connect from.
+    pub fn of(client: &Address, mark: u32) -> Option<Self> {
+        let address = client.ip()?.to_canonical();
+        (!address.is_unspecified()).then_some(Self { address, mark })
     }
 }
 

@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use nuncio_core::net::CidrRange;
 
+use crate::net::capabilities::has_net_admin;
 use rules::{Family, Interception};
 
 #[derive(clap::Args, Debug)]
@@ -86,7 +87,7 @@ fn act(arguments: &Arguments) -> Result<(), String> {
         let _ = std::io::stdout().write_all(shown.collect::<String>().as_bytes());
         return Ok(());
     }
-    if !may_change_the_network() {
+    if !has_net_admin() {
         return Err("changing the packet filter needs root, or CAP_NET_ADMIN; --dry-run shows the rules".to_owned());
     }
     for family in families {
@@ -127,15 +128,6 @@ fn program(family: Family) -> &'static str {
         Family::V4 => "iptables",
         Family::V6 => "ip6tables",
     }
-}
-
-/// Whether this process has CAP_NET_ADMIN.
-fn may_change_the_network() -> bool {
-    const NET_ADMIN: u32 = 12;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    bits.is_some_and(|bits| bits & 1 << NET_ADMIN != 0)
 }
 
 /// What a program prints. Its failure is told in its own words.

@@ -13,6 +13,7 @@ pub(in crate::http) mod header_mutation;
 mod header_to_metadata;
 mod jwt_authn;
 mod local_ratelimit;
+mod original_src;
 mod ratelimit;
 mod set_metadata;
 #[cfg(test)]
@@ -61,6 +62,7 @@ pub fn factories() -> Vec<Box<dyn HttpFilterFactory>> {
         Box::new(header_to_metadata::Factory),
         Box::new(jwt_authn::Factory),
         Box::new(local_ratelimit::Factory),
+        Box::new(original_src::Factory),
         Box::new(ratelimit::Factory),
         Box::new(set_metadata::Factory),
     ]
@@ -81,6 +83,7 @@ pub static SUPPORTED: &[&[&Entry]] = &[
     header_to_metadata::SUPPORTED,
     jwt_authn::SUPPORTED,
     local_ratelimit::SUPPORTED,
+    original_src::SUPPORTED,
     ratelimit::SUPPORTED,
     set_metadata::SUPPORTED,
 ];

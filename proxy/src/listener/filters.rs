@@ -2,6 +2,7 @@
 
 mod http_inspector;
 mod original_dst;
+mod original_src;
 mod proxy_protocol;
 #[cfg(test)]
 mod testing;
@@ -27,14 +28,20 @@ pub fn factories() -> Vec<Box<dyn ListenerFilterFactory>> {
     vec![
         Box::new(http_inspector::Factory),
         Box::new(original_dst::Factory),
+        Box::new(original_src::Factory),
         Box::new(proxy_protocol::Factory),
         Box::new(tls_inspector::Factory),
     ]
 }
 
 /// What is honoured of the messages read in this folder.
-pub static SUPPORTED: &[&[&Entry]] =
-    &[http_inspector::SUPPORTED, original_dst::SUPPORTED, proxy_protocol::SUPPORTED, tls_inspector::SUPPORTED];
+pub static SUPPORTED: &[&[&Entry]] = &[
+    http_inspector::SUPPORTED,
+    original_dst::SUPPORTED,
+    original_src::SUPPORTED,
+    proxy_protocol::SUPPORTED,
+    tls_inspector::SUPPORTED,
+];
 
 /// A checked listener filter.
 pub struct ListenerFilterEntry {

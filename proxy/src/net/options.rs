@@ -1,12 +1,13 @@
 //! Addresses and socket options, from configuration to the socket.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use nuncio_api::pb::envoy::config::core::v3 as pb;
 use nuncio_core::error::ConfigError;
-use nuncio_core::net::Address;
 use nuncio_core::net::connect::{Keepalive, SocketOption, SocketState};
+use nuncio_core::net::{Address, ConnectOptions, OriginalSource};
 use socket2::{Socket, TcpKeepalive};
 
 use super::sys;
@@ -54,6 +55,22 @@ pub fn keepalive(message: &pb::TcpKeepalive) -> Keepalive {
         time: message.keepalive_time.as_ref().map(seconds),
         interval: message.keepalive_interval.as_ref().map(seconds),
     }
+}
+
+/// The cluster's `options` for a connection that comes from its client's address: the kernel lets a transparent socket
+/// have it, and routes the answers here by the mark.
+pub fn from_client(options: &ConnectOptions, source: OriginalSource) -> ConnectOptions {
+    use nix::libc::{IP_TRANSPARENT, IPV6_TRANSPARENT, SO_MARK, SOL_IP, SOL_IPV6, SOL_SOCKET};
+    let option =
+        |level, name, value: [u8; 4]| SocketOption { level, name, value: value.to_vec(), state: SocketState::PreBind };
+    let mut options = options.clone();
+    options.source = Some(Address::Ip(SocketAddr::new(source.address, 0)));
+    let (level, name) = if source.address.is_ipv6() { (SOL_IPV6, IPV6_TRANSPARENT) } else { (SOL_IP, IP_TRANSPARENT) };
+    options.socket_options.push(option(level, name, 1i32.to_ne_bytes()));
+    if source.mark != 0 {
+        options.socket_options.push(option(SOL_SOCKET, SO_MARK, source.mark.to_ne_bytes()));
+    }
+    options
 }
 
 /// Sets the options of one state. An error names the option, since the kernel's text does not.

@@ -5,12 +5,9 @@ use std::net::SocketAddr;
 use nuncio_core::net::Io;
 use socket2::SockRef;
 
-use super::proxy_protocol::is_of_a_host;
-
 /// The destination before REDIRECT (`SO_ORIGINAL_DST`, or its twin for IPv6), or the socket's own local address if the
 /// kernel handed it over transparently (TPROXY): that is where the client meant to go, although nothing was changed.
-/// `None`: nobody changed it, as far as the kernel knows, or it is no address of a host: unspecified, a group, or one
-/// that means nothing without an interface.
+/// `None`: nobody changed it, as far as the kernel knows.
 pub fn original_dst(io: &Io) -> Option<SocketAddr> {
     let Io::Tcp(stream) = io else { return None };
     let socket = SockRef::from(stream);
@@ -22,7 +19,12 @@ pub fn original_dst(io: &Io) -> Option<SocketAddr> {
     };
     let changed = redirected.ok().and_then(|address| address.as_socket()).filter(|found| *found != local);
     let transparent = || socket.ip_transparent_v4().is_ok_and(|on| on).then_some(local);
-    let found = changed.or_else(transparent)?;
-    let scoped = matches!(found, SocketAddr::V6(v6) if v6.scope_id() != 0);
-    (is_of_a_host(found.ip()) && !scoped).then_some(found)
+    changed.or_else(transparent)
+}
+
+/// Whether a connection can be made to that address by its bytes alone: it is no group, not unspecified, and does not
+/// depend on an interface.
+pub fn is_of_a_host(address: SocketAddr) -> bool {
+    let scoped = matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0);
+    !scoped && super::proxy_protocol::is_of_a_host(address.ip().to_canonical())
 }

@@ -15,7 +15,7 @@ use arc_swap::ArcSwapOption;
 use nuncio_api::pb::envoy::extensions::transport_sockets::tls::v3 as pb;
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
-use nuncio_core::net::{Io, PeerCertificate};
+use nuncio_core::net::{Io, OriginalSource, PeerCertificate};
 use nuncio_core::stats::ScopeId;
 use rustls::client::{ClientSessionMemoryCache, Resumption, UnbufferedClientConnection};
 use rustls::pki_types::{DnsName, ServerName};
@@ -69,7 +69,7 @@ struct ClientContext {
     facts: ContextFacts,
 }
 
-/// What one connection wants of its server.
+/// What one connection wants of its server, and as whose it comes.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub struct ServerWanted {
     /// Overrides the context's server name.
@@ -78,14 +78,10 @@ pub struct ServerWanted {
     pub subject_names: Vec<Box<str>>,
     /// Whose connection it is, if the server is told.
     pub client: Option<Arc<ProxyProtocolData>>,
+    /// Where it comes from, if not from here.
+    pub source: Option<OriginalSource>,
     /// The protocols to offer, whatever the context has.
     pub alpn: Vec<Box<str>>,
-}
-
-impl ServerWanted {
-    pub fn is_nothing(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// A worker's part: configurations for what requests expected.

@@ -51,6 +51,11 @@ pub struct OriginalDstConfig {
 }
 
 impl OriginalDstConfig {
+    /// Whether it believes the header that Envoy has for that.
+    pub fn believes_headers(&self) -> bool {
+        self.header.as_deref() == Some(HEADER)
+    }
+
     pub(super) fn from_cluster(message: &pb::Cluster) -> Self {
         use nuncio_api::pb::envoy::r#type::metadata::v3::metadata_key::path_segment::Segment;
         let detail = match &message.lb_config {

@@ -22,6 +22,13 @@ pub struct ClusterSnapshot {
     pub scope: ScopeId,
 }
 
+impl ClusterSnapshot {
+    /// Its hosts are where a request's header says.
+    pub fn believes_headers(&self) -> bool {
+        self.config.lb.original_dst.as_ref().is_some_and(|config| config.believes_headers())
+    }
+}
+
 /// A step from one picture of all clusters to the next.
 #[derive(Debug, Clone)]
 pub enum ClusterUpdate {

@@ -44,6 +44,7 @@ struct Shared {
     /// Empty: accept at once.
     script: RefCell<VecDeque<Script>>,
     accepted: RefCell<VecDeque<FarEnd>>,
+    sources: RefCell<Vec<String>>,
     made: Notify,
 }
 
@@ -58,6 +59,11 @@ impl Net {
     /// The far ends of connections that were made, oldest first.
     pub fn accepted(&self) -> Option<FarEnd> {
         self.0.accepted.borrow_mut().pop_front()
+    }
+
+    /// Where connections were to come from, those that were to come from anywhere in particular.
+    pub fn sources(&self) -> Vec<String> {
+        self.0.sources.borrow().clone()
     }
 }
 
@@ -74,8 +80,9 @@ impl Net {
 }
 
 impl Connect for Net {
-    fn connect(&self, address: &Address, _: &ConnectOptions) -> LocalBoxFuture<'static, io::Result<Connected>> {
+    fn connect(&self, address: &Address, options: &ConnectOptions) -> LocalBoxFuture<'static, io::Result<Connected>> {
         let (net, remote) = (self.clone(), address.clone());
+        self.0.sources.borrow_mut().extend(options.source.as_ref().map(ToString::to_string));
         let script = self.0.script.borrow_mut().pop_front().unwrap_or(Script::Accept(Duration::ZERO));
         Box::pin(async move {
             match script {

@@ -6,13 +6,15 @@
 //!
 //! The file is long because all that a request asks of its cluster stands here, from the host to the connection.
 
+mod wanted;
+
 use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use nuncio_core::http::Version;
-use nuncio_core::net::{Connect, ConnectionInfo};
+use nuncio_core::net::Connect;
 use nuncio_core::random::Rng;
 use nuncio_core::runtime::{NoRuntime, Runtime};
 use nuncio_core::stats::lists::cluster::{
@@ -37,11 +39,9 @@ use super::pool::stream::{AcquireStream, Negotiating, PendingStream};
 use super::pool::tcp::TcpConnecting;
 use super::pool::{Pool, PoolFailure, PoolFailureReason, PoolKey, PoolMap, PoolProtocol, PoolUse};
 use super::snapshot::{ClusterSnapshot, ClusterUpdate};
-use super::transport::TransportSockets;
 use super::worker::ConnectionIds;
 use crate::codec::Buffers;
 use crate::codec::http1::ClientOptions;
-use crate::net::proxy_protocol::ProxyProtocolData;
 use crate::tls::upstream::Connectors;
 use crate::tls::{ServerWanted, TlsCounts};
 
@@ -63,6 +63,8 @@ pub struct Clusters {
     /// Of the cluster that this proxy belongs to.
     local: Rc<LocalHosts>,
     runtime: Rc<dyn Runtime>,
+    /// How many of them go where a request's header says.
+    believing: Cell<usize>,
 }
 
 struct Entry {
@@ -77,7 +79,8 @@ impl Clusters {
     }
 
     pub fn with_runtime(context: ClusterContext, runtime: Rc<dyn Runtime>) -> Rc<Self> {
-        Rc::new(Self { context: Rc::new(context), entries: RefCell::default(), local: Rc::default(), runtime })
+        let (context, entries, local) = (Rc::new(context), RefCell::default(), Rc::default());
+        Rc::new(Self { context, entries, local, runtime, believing: Cell::default() })
     }
 
     fn build(&self, snapshot: &ClusterSnapshot, stats: Option<Rc<ClusterStats>>) -> Rc<ThreadLocalCluster> {
@@ -105,6 +108,11 @@ impl Clusters {
         self.entries.borrow().contains_key(name)
     }
 
+    /// Whether there is a cluster that goes where a request's header says.
+    pub fn headers_name_destinations(&self) -> bool {
+        self.believing.get() > 0
+    }
+
     /// Takes a message of the cluster manager.
     pub fn apply(&self, updates: &[ClusterUpdate]) {
         let mut entries = self.entries.borrow_mut();
@@ -112,6 +120,7 @@ impl Clusters {
         entries.reserve(updates.len().saturating_sub(known));
         for update in updates {
             self.apply_to_local(update);
+            self.count_believing(&entries, update);
             match update {
                 ClusterUpdate::Set(snapshot) => match entries.get_mut(snapshot.config.name()) {
                     Some(entry) => self.replace(entry, snapshot),
@@ -132,6 +141,16 @@ impl Clusters {
                 }
             }
         }
+    }
+
+    fn count_believing(&self, entries: &HashMap<Arc<str>, Entry>, update: &ClusterUpdate) {
+        let (name, new) = match update {
+            ClusterUpdate::Set(snapshot) => (snapshot.config.name(), snapshot.believes_headers()),
+            ClusterUpdate::Removed(name) => (name, false),
+            ClusterUpdate::HostFailed { .. } => return,
+        };
+        let old = entries.get(name).is_some_and(|entry| entry.snapshot.believes_headers());
+        self.believing.set(self.believing.get() + usize::from(new) - usize::from(old));
     }
 
     /// Balancing by zones looks at the local cluster.
@@ -238,16 +257,12 @@ pub struct ClusterLocal {
 pub(super) struct TlsLocal {
     pub(super) counts: TlsCounts,
     pub(super) connectors: Connectors,
-    /// By the name that requests bring; as many as there are pools, and some that had one.
-    wanted: RefCell<HashMap<Box<str>, Rc<ServerWanted>>>,
+    wanted: wanted::Known,
     /// What the last handshake with a host chose, by the host's address in memory.
     protocols: RefCell<HashMap<usize, PoolProtocol>>,
     /// Connections on their way to another pool, which whoever waits for them asks next.
     parked: RefCell<Vec<(Arc<Host>, Parked)>>,
 }
-
-/// More names than this, and those without a pool are forgotten.
-const MANY_NAMES: usize = 256;
 
 impl lb::Observer for ClusterLocal {
     fn panic(&self) {
@@ -321,7 +336,7 @@ impl ClusterLocal {
             Box::new(TlsLocal {
                 counts: TlsCounts::new(traffic.worker(), traffic.scope()),
                 connectors: Connectors::default(),
-                wanted: RefCell::default(),
+                wanted: wanted::Known::default(),
                 protocols: RefCell::default(),
                 parked: RefCell::default(),
             })
@@ -511,73 +526,6 @@ impl ThreadLocalCluster {
         pool.acquire()
     }
 
-    /// What a request to `authority` wants of the server, if the cluster makes it depend on that; `header` is the
-    /// request's value of the header that counts instead.
-    pub fn wanted(
-        &self,
-        authority: &[u8],
-        header: Option<&[u8]>,
-        connection: Option<&ConnectionInfo>,
-    ) -> Option<Rc<ServerWanted>> {
-        let options = &self.local.config.http.names;
-        if let Some(client) = self.told_client(connection) {
-            return self.wanted_for_client(std::str::from_utf8(header.unwrap_or(authority)).ok()?, client);
-        }
-        if options.is_nothing() {
-            return None;
-        }
-        let name = std::str::from_utf8(header.unwrap_or(authority)).ok()?;
-        let tls = self.local.tls();
-        let mut known = tls.wanted.borrow_mut();
-        if let Some(wanted) = known.get(name) {
-            return Some(wanted.clone());
-        }
-        let wanted = Rc::new(self.wanted_by_name(name));
-        if known.len() >= MANY_NAMES {
-            known.retain(|_, wanted| Rc::strong_count(wanted) > 1);
-        }
-        known.insert(name.into(), wanted.clone());
-        Some(wanted)
-    }
-
-    fn wanted_by_name(&self, name: &str) -> ServerWanted {
-        let options = &self.local.config.http.names;
-        let host = host_of(name);
-        let is_address = host.parse::<std::net::IpAddr>().is_ok();
-        ServerWanted {
-            server_name: (options.auto_sni && !is_address).then(|| host.into()),
-            subject_names: if options.auto_san_validation { vec![host.into()] } else { Vec::new() },
-            client: None,
-            alpn: Vec::new(),
-        }
-    }
-
-    /// Each client has connections of its own, which are told apart by what is written in front of them.
-    fn wanted_for_client(&self, name: &str, client: ProxyProtocolData) -> Option<Rc<ServerWanted>> {
-        let key = format!("{name} {client:?}");
-        let mut known = self.local.tls().wanted.borrow_mut();
-        if let Some(wanted) = known.get(&*key) {
-            return Some(wanted.clone());
-        }
-        let wanted = Rc::new(ServerWanted { client: Some(Arc::new(client)), ..self.wanted_by_name(name) });
-        if known.len() >= MANY_NAMES {
-            known.retain(|_, wanted| Rc::strong_count(wanted) > 1);
-        }
-        known.insert(key.into(), wanted.clone());
-        Some(wanted)
-    }
-
-    /// Of a cluster whose hosts are told whose connections they get.
-    pub fn told_client(&self, connection: Option<&ConnectionInfo>) -> Option<ProxyProtocolData> {
-        let tells = self.local.config.transport().is_some_and(TransportSockets::tells_clients);
-        ProxyProtocolData::of(connection.filter(|_| tells)?)
-    }
-
-    /// The header that counts instead of the host.
-    pub fn wanted_header(&self) -> Option<&str> {
-        self.local.config.http.names.override_header.as_deref()
-    }
-
     /// An HTTP/1 connection to the host, for one request.
     pub fn acquire(&self, host: &Arc<Host>, priority: Priority) -> Acquire {
         match self.pool(host, priority) {
@@ -649,13 +597,12 @@ impl ThreadLocalCluster {
     }
 
     /// A connection of one's own, for bytes: counted and limited like those of the pools.
-    /// `client`: whose connection it is for, as [`told_client`](Self::told_client) says.
     pub fn connect_tcp(
         &self,
         host: &Arc<Host>,
-        client: Option<ProxyProtocolData>,
+        wanted: Option<Rc<ServerWanted>>,
     ) -> Result<TcpConnecting, PoolFailure> {
-        TcpConnecting::begin(&self.local, host, client)
+        TcpConnecting::begin(&self.local, host, wanted)
     }
 
     /// Leave to retry, if the breakers or the budget have room for one more.
@@ -694,17 +641,5 @@ impl ThreadLocalCluster {
     /// The cluster is gone, or another one has its name: requests that run end in peace.
     fn retire(&self) {
         self.pools.borrow_mut().drain().for_each(|(_, pool)| pool.retire());
-    }
-}
-
-/// The host of an authority, without port and brackets.
-fn host_of(authority: &str) -> &str {
-    if let Some(bracketed) = authority.strip_prefix('[') {
-        return bracketed.split(']').next().unwrap_or(bracketed);
-    }
-    match authority.split_once(':') {
-        // More than one colon is an address without a port.
-        Some((host, port)) if !port.contains(':') => host,
-        _ => authority,
     }
 }

@@ -8,7 +8,7 @@
 mod namespaces;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, SocketAddrV6, TcpStream};
 use std::time::Duration;
 
 use namespaces::{Namespace, Pair, may_run};
@@ -37,6 +37,14 @@ fn stat(namespace: &Namespace, name: &str) -> u64 {
     page.lines()
         .find_map(|line| line.rsplit_once(": ").filter(|(n, _)| n == &name))
         .map_or(0, |(_, v)| v.parse().unwrap())
+}
+
+/// What Kubernetes asks, by the deployment that we ship.
+fn readiness_probe() -> (String, u16) {
+    let deployment = include_str!("../../../configs/deploy/kubernetes.yaml");
+    let (_, probe) = deployment.split_once("readinessProbe: {httpGet: {path: ").unwrap();
+    let (path, rest) = probe.split_once(", port: ").unwrap();
+    (path.to_owned(), rest.split_once('}').unwrap().0.parse().unwrap())
 }
 
 #[test]
@@ -82,7 +90,8 @@ fn connections_to_a_pod_go_through_its_sidecar_to_the_application() {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("x-request-id"), "{address}: {answer}");
         // Health and metrics are asked past the rules.
         if address.is_ipv4() {
-            let health = pair.client.run(move || get(SocketAddr::new(address, 15021), "/healthz/ready"));
+            let (path, port) = readiness_probe();
+            let health = pair.client.run(move || get(SocketAddr::new(address, port), &path));
             assert!(health.starts_with("HTTP/1.1 200"), "{health}");
             let metrics = pair.client.run(move || get(SocketAddr::new(address, 15090), "/stats/prometheus"));
             assert!(metrics.contains("envoy_http_downstream_cx_total"), "{metrics:.200}");
@@ -198,6 +207,23 @@ fn two_sidecars_know_each_other_by_their_certificates_and_a_client_without_one_i
     }
 }
 
+/// What comes from outside goes to the inbound listener without a change; only that, or the proxy's own connection to the
+/// application would come back.
+fn by_tproxy(namespace: &Namespace) {
+    for (filter, family, all) in [("iptables", "-4", "0.0.0.0/0"), ("ip6tables", "-6", "::/0")] {
+        namespace.sh(&format!(
+            "{filter} -t mangle -A PREROUTING -i v0 -p tcp -m multiport --dports 8080,9000 -j TPROXY --on-port 15006 \
+             --tproxy-mark 1"
+        ));
+        namespace.sh(&format!("ip {family} rule add fwmark 1 lookup 100"));
+        namespace.sh(&format!("ip {family} route add local {all} dev lo table 100"));
+    }
+}
+
+fn transparent(text: &str) -> String {
+    text.replace("    traffic_direction: INBOUND\n", "    traffic_direction: INBOUND\n    transparent: true\n")
+}
+
 #[test]
 fn connections_that_come_by_tproxy_keep_where_they_were_meant_for() {
     if !may_run() {
@@ -205,18 +231,7 @@ fn connections_that_come_by_tproxy_keep_where_they_were_meant_for() {
     }
     let pair = Pair::new("tproxy");
     pair.serve();
-    // Only what comes from outside, or the proxy's own connection to the application would come back.
-    for (filter, family, all) in [("iptables", "-4", "0.0.0.0/0"), ("ip6tables", "-6", "::/0")] {
-        pair.server.sh(&format!(
-            "{filter} -t mangle -A PREROUTING -i v0 -p tcp -m multiport --dports 8080,9000 -j TPROXY --on-port 15006 \
-             --tproxy-mark 1"
-        ));
-        pair.server.sh(&format!("ip {family} rule add fwmark 1 lookup 100"));
-        pair.server.sh(&format!("ip {family} route add local {all} dev lo table 100"));
-    }
-    let transparent = |text: &str| {
-        text.replace("    traffic_direction: INBOUND\n", "    traffic_direction: INBOUND\n    transparent: true\n")
-    };
+    by_tproxy(&pair.server);
     // A transparent socket is for those with rights over the network.
     let _sidecar = pair.server.sidecar_with("0", transparent, &[]);
     for address in pair.server_addresses() {
@@ -231,4 +246,72 @@ fn connections_that_come_by_tproxy_keep_where_they_were_meant_for() {
     }
     assert_eq!(stat(&pair.server, "http.inbound.downstream_rq_2xx"), 2);
     assert_eq!(stat(&pair.server, "tcp.application.downstream_cx_total"), 2);
+}
+
+/// The filters that look at a connection, with one that makes it go on from its client's address.
+fn from_the_client(text: &str) -> String {
+    let first = "    listener_filters: &look\n";
+    let filter = "    - {name: o, typed_config: {'@type': \
+                  type.googleapis.com/envoy.extensions.filters.listener.original_src.v3.OriginalSrc, mark: 1}}\n";
+    assert!(text.contains(first));
+    transparent(&text.replace(first, &format!("{first}{filter}")))
+}
+
+#[test]
+fn the_application_sees_the_clients_address_with_original_src() {
+    if !may_run() {
+        return;
+    }
+    let pair = Pair::new("src");
+    pair.serve();
+    by_tproxy(&pair.server);
+    // The application's answers go back to the proxy, and not to the client that it sees.
+    for filter in ["iptables", "ip6tables"] {
+        pair.server.sh(&format!("{filter} -t mangle -A PREROUTING -i lo -m mark --mark 1 -j CONNMARK --save-mark"));
+        pair.server.sh(&format!("{filter} -t mangle -A OUTPUT -m connmark --mark 1 -j CONNMARK --restore-mark"));
+    }
+    let _sidecar = pair.server.sidecar_with("0", from_the_client, &[]);
+    for (client, server) in pair.client_addresses().into_iter().zip(pair.server_addresses()) {
+        let peer = format!("peer: {client}\r\n");
+        // The second one finds a connection in the pool of its client.
+        for _ in 0..2 {
+            let answer = pair.client.run(move || get(SocketAddr::new(server, 8080), "/hello"));
+            assert!(answer.contains(&peer) && answer.contains("x-request-id"), "{server}: {answer}");
+        }
+        let first = pair.client.run(move || {
+            let mut buf = [0; 6];
+            connect(SocketAddr::new(server, 9000)).read_exact(&mut buf).unwrap();
+            buf
+        });
+        assert_eq!(&first, b"hello\n");
+    }
+    assert_eq!(stat(&pair.server, "cluster.application.upstream_cx_connect_fail"), 0);
+}
+
+// reliability.md P14: CVE-2026-73549 was a crash here.
+#[test]
+fn a_destination_that_only_its_interface_makes_an_address_is_refused_with_a_reason() {
+    if !may_run() {
+        return;
+    }
+    let pair = Pair::new("scope");
+    pair.serve();
+    pair.server.sh("ip addr add fe80::1234/64 dev v0 nodad");
+    pair.server.iptables(&["--apply", "--uid", "1337"]);
+    let details = |text: &str| {
+        let routes = "            name: application\n";
+        assert!(text.contains(routes));
+        let header = "response_headers_to_add: [{header: {key: x-details, value: '%RESPONSE_CODE_DETAILS%'}}]";
+        text.replace(routes, &format!("{routes}            {header}\n"))
+    };
+    let _sidecar = pair.server.sidecar_with("1337", details, &[]);
+    let index: u32 = pair.client.sh("cat /sys/class/net/v0/ifindex").trim().parse().unwrap();
+    let scoped = SocketAddrV6::new("fe80::1234".parse().unwrap(), 8080, 0, index);
+    let answer = pair.client.run(move || get(scoped.into(), "/hello"));
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("original_dst_is_no_host"), "{answer}");
+    assert_eq!(stat(&pair.server, "cluster.application.original_dst_host_invalid"), 1);
+    // Nothing else suffers.
+    let address = pair.server_addresses()[1];
+    let answer = pair.client.run(move || get(SocketAddr::new(address, 8080), "/hello"));
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

@@ -178,8 +178,8 @@ impl Pair {
         [[10, 77, 0, 2].into(), "fd77::2".parse().unwrap()]
     }
 
-    /// On both of the server's addresses: HTTP on 8080, which answers with the request's head, and on 9000 a server that
-    /// speaks first and sends back what it gets. They end with the test's process.
+    /// On both of the server's addresses: HTTP on 8080, which answers with the request's head and who asked, and on 9000 a
+    /// server that speaks first and sends back what it gets. They end with the test's process.
     pub fn serve(&self) {
         for address in self.server_addresses() {
             let listen = |port| self.server.run(move || TcpListener::bind(SocketAddr::new(address, port)).unwrap());
@@ -194,6 +194,9 @@ fn answer(mut stream: TcpStream) {
     let mut head = String::new();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|n| n > 0) {}
+    if let Ok(peer) = stream.peer_addr() {
+        head.push_str(&format!("peer: {}\r\n", peer.ip()));
+    }
     let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{head}", head.len());
 }
 

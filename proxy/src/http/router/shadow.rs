@@ -107,7 +107,7 @@ impl Shadow {
         if self.at == At::Open {
             if self.upstream.is_idle() {
                 let choice = self.cluster.choose(&LbContext::default());
-                let wanted = self.cluster.wanted(self.head.authority().unwrap_or_default(), None, None);
+                let wanted = self.cluster.wanted(self.head.authority().unwrap_or_default(), None, None, None);
                 let kind = (self.head.version, Kind::Request);
                 self.upstream.begin(&self.cluster, Priority::Default, choice, kind, wanted)?;
             }

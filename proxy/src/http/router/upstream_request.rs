@@ -12,7 +12,6 @@ use nuncio_core::upstream::{Choice, Host, Outcome};
 use super::attempt_timers::AttemptTimers;
 use super::failure::{Failure, Reset};
 use crate::codec::{Body, Buffers};
-use crate::net::proxy_protocol::ProxyProtocolData;
 use crate::tls::ServerWanted;
 use crate::upstream::ThreadLocalCluster;
 use crate::upstream::circuit_breaker::Priority;
@@ -115,11 +114,6 @@ impl UpstreamRequest {
         }
     }
 
-    /// For a cluster that tells its hosts whose connections they get.
-    fn client(&self) -> Option<ProxyProtocolData> {
-        self.wanted.as_ref().and_then(|wanted| wanted.client.as_deref().cloned())
-    }
-
     fn acquire(
         &mut self,
         cluster: &Rc<ThreadLocalCluster>,
@@ -127,7 +121,7 @@ impl UpstreamRequest {
         priority: Priority,
     ) -> Result<(), Failure> {
         let acquired = match self.kind {
-            Kind::Terminated => match cluster.connect_tcp(&host, self.client()) {
+            Kind::Terminated => match cluster.connect_tcp(&host, self.wanted.clone()) {
                 Ok(connecting) => AcquireStream::Pending(PendingStream::Tcp(connecting)),
                 Err(failure) => AcquireStream::Failed(failure),
             },

@@ -265,7 +265,7 @@ impl Parts {
         self.record.attempts += 1;
         self.record.connect = (Some(Instant::now()), None);
         self.record.host = Some(host.clone());
-        match cluster.connect_tcp(&host, cluster.told_client(Some(&self.connection.info))) {
+        match cluster.connect_tcp(&host, cluster.wanted_by_connection(&self.connection.info)) {
             Ok(attempt) => Ok(State::Connecting(attempt)),
             Err(failure) => {
                 self.failed(&failure);

@@ -2,7 +2,8 @@
 //!
 //! Asked in this order, as in Envoy: the filter state of the request and of its connection, dynamic metadata, a header
 //! if that was opted into, and the connection's local address if a listener filter restored it. A header that is no
-//! address counts as `original_dst_host_invalid` and as absent. A destination that is a listener of ours is refused.
+//! address counts as `original_dst_host_invalid` and as absent. A destination that is a listener of ours is refused, and so
+//! is, whoever named it, one that is no address of a host: unspecified, a group, or bound to an interface (`fe80::1%2`).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,6 +17,7 @@ use nuncio_core::stream_info::FilterState;
 use nuncio_core::upstream::{Choice, LbContext, LoadBalancer, PrioritySet};
 
 use super::Surroundings;
+use crate::net::original_dst::is_of_a_host;
 use crate::upstream::original_dst::{Destination, Destinations, OriginalDstConfig, OwnListeners};
 
 /// The object of the filter state that names a destination.
@@ -23,6 +25,9 @@ const FILTER_STATE: &str = "envoy.network.transport_socket.original_dst_address"
 
 /// `%RESPONSE_CODE_DETAILS%` of a request that would come back to us.
 const OWN_LISTENER: &str = "original_dst_is_own_listener";
+
+/// The same of one that nobody can have sent to an address of a host.
+const NO_HOST: &str = "original_dst_is_no_host";
 
 pub(super) struct OriginalDst {
     cluster: Arc<str>,
@@ -99,6 +104,10 @@ fn address_in(value: &Value) -> Option<SocketAddr> {
 impl LoadBalancer for OriginalDst {
     fn choose_host(&mut self, context: &LbContext<'_>) -> Choice {
         let Some(address) = self.destination(context) else { return Choice::None };
+        if !is_of_a_host(address) {
+            self.around.observer.invalid_destination();
+            return Choice::Refused(NO_HOST);
+        }
         if self.own.contains(address) {
             return Choice::Refused(OWN_LISTENER);
         }
@@ -217,6 +226,36 @@ mod tests {
         headers.append("x-envoy-original-dst-host", "10.0.0.7:70");
         let context = LbContext { headers: Some(&headers), connection: Some(&connection), ..LbContext::default() };
         assert_eq!(chosen(balancer.choose_host(&context)), "10.0.0.5:8080");
+    }
+
+    // reliability.md P14: CVE-2026-26310, CVE-2026-73549.
+    #[test]
+    fn a_destination_that_is_no_host_is_refused_whoever_named_it() {
+        for address in [
+            "0.0.0.0:80",
+            "[::]:80",
+            "[::ffff:0.0.0.0]:80",
+            "224.0.0.1:80",
+            "255.255.255.255:80",
+            "[ff02::1]:80",
+            "[fe80::1%2]:80",
+        ] {
+            let (mut balancer, seen) = bench(true, None);
+            let mut restored = connection(true);
+            restored.local = Address::Ip(address.parse().unwrap());
+            let context = LbContext { connection: Some(&restored), ..LbContext::default() };
+            assert_eq!(chosen(balancer.choose_host(&context)), NO_HOST, "restored: {address}");
+            let mut headers = HeaderMap::new();
+            headers.append("x-envoy-original-dst-host", address);
+            let usual = connection(true);
+            let context = LbContext { headers: Some(&headers), connection: Some(&usual), ..LbContext::default() };
+            assert_eq!(chosen(balancer.choose_host(&context)), NO_HOST, "header: {address}");
+            let text = Value { kind: Some(Kind::StringValue(address.into())) };
+            usual.metadata.borrow_mut().merge("my.ns", Struct { fields: [("addr".to_owned(), text)].into() });
+            let context = LbContext { connection: Some(&usual), ..LbContext::default() };
+            assert_eq!(chosen(balancer.choose_host(&context)), NO_HOST, "metadata: {address}");
+            assert_eq!(seen.invalid.get(), 3, "{address}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! From an address to a connection, in time; and what is said if there is none.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
@@ -15,6 +16,7 @@ use nuncio_core::upstream::{Host, Place};
 
 use super::account::ConnectionAccount;
 use super::{PoolFailure, PoolFailureReason, PoolProtocol};
+use crate::net;
 use crate::tls::{ServerWanted, TlsFailure, UpstreamTls};
 use crate::upstream::thread_local::ClusterLocal;
 
@@ -80,9 +82,13 @@ pub(super) async fn connect(
 ) -> Result<Established, PoolFailure> {
     let config = cluster.config();
     let connect = &cluster.context.connect;
+    let options = match asked.wanted.and_then(|wanted| wanted.source) {
+        Some(source) => Cow::Owned(net::options::from_client(config.connect_options(), source)),
+        None => Cow::Borrowed(config.connect_options()),
+    };
     let mut attempt = match host.place() {
-        None => connect.connect(host.address(), config.connect_options()),
-        Some(place) => first_that_connects(connect, place, config.connect_options()).boxed_local(),
+        None => connect.connect(host.address(), &options),
+        Some(place) => first_that_connects(connect, place, &options).boxed_local(),
     };
     let mut first = true;
     let socket = poll_fn(|cx| {
@@ -109,10 +115,7 @@ pub(super) async fn connect(
             account.connected();
             return Ok(established);
         }
-        Ok(Err(AttemptError::Socket(error, immediate))) => {
-            let bound = config.connect_options().source.is_some();
-            failure(&error, immediate, bound)
-        }
+        Ok(Err(AttemptError::Socket(error, immediate))) => failure(&error, immediate, options.source.is_some()),
         Ok(Err(AttemptError::Tls(failure))) => {
             cluster.tls().counts.failed(&failure);
             (PoolFailureReason::RemoteConnectionFailure, failure.text)
@@ -192,9 +195,11 @@ const BIND: &str = "failed to bind";
 
 /// `immediate`: the system refused at once, rather than the host after a while.
 fn failure(error: &io::Error, immediate: bool, bound: bool) -> (PoolFailureReason, String) {
-    use io::ErrorKind::{AddrInUse, AddrNotAvailable};
+    use io::ErrorKind::{AddrInUse, AddrNotAvailable, InvalidInput, PermissionDenied};
     let text = describe(error);
-    if immediate && bound && matches!(error.kind(), AddrInUse | AddrNotAvailable) {
+    // The last two: an address of another family than the host's, one that only a privileged process may have.
+    let binding = [AddrInUse, AddrNotAvailable, InvalidInput, PermissionDenied].contains(&error.kind());
+    if immediate && bound && binding {
         return (PoolFailureReason::LocalConnectionFailure, format!("{BIND}: {text}"));
     }
     let when = if immediate { "immediate" } else { "delayed" };

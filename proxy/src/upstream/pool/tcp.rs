@@ -15,7 +15,6 @@ use tokio::sync::futures::OwnedNotified;
 use super::account::{ConnectionAccount, Counted, PendingAccount, RequestAccount};
 use super::connecting::{self, Asked, Established};
 use super::{PoolFailure, PoolFailureReason};
-use crate::net::proxy_protocol::ProxyProtocolData;
 use crate::tls::ServerWanted;
 use crate::upstream::circuit_breaker::{Permit, Priority, Resource};
 use crate::upstream::thread_local::ClusterLocal;
@@ -52,7 +51,7 @@ impl TcpConnecting {
     pub(in crate::upstream) fn begin(
         cluster: &Rc<ClusterLocal>,
         host: &Arc<Host>,
-        client: Option<ProxyProtocolData>,
+        wanted: Option<Rc<ServerWanted>>,
     ) -> Result<Self, PoolFailure> {
         let priority = Priority::Default;
         let limits = cluster.config().thresholds(priority);
@@ -69,8 +68,7 @@ impl TcpConnecting {
         let attempt = Box::pin({
             let (cluster, host, mut account) = (cluster.clone(), host.clone(), account);
             async move {
-                let wanted = client.map(|client| ServerWanted { client: Some(Arc::new(client)), ..Default::default() });
-                let asked = Asked { wanted: wanted.as_ref(), alpn: &[] };
+                let asked = Asked { wanted: wanted.as_deref(), alpn: &[] };
                 let connected = connecting::connect(&cluster, &host, &mut account, asked).await?;
                 Ok((connected, account))
             }

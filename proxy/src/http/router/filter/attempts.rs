@@ -47,8 +47,11 @@ impl Router {
             let choice = self.choose(&cluster, request, control);
             let downstream = control.info().protocol.unwrap_or_default();
             let header = cluster.wanted_header().and_then(|name| request.headers.get(name));
-            let wanted =
-                cluster.wanted(request.authority().unwrap_or_default(), header, control.connection().as_deref());
+            let connection = control.connection();
+            let of_listener = connection.as_ref().and_then(|connection| connection.original_source);
+            let source = control.state().original_source.get().or(of_listener);
+            let authority = request.authority().unwrap_or_default();
+            let wanted = cluster.wanted(authority, header, connection.as_deref(), source);
             self.upstream.begin(&cluster, priority, choice, (downstream, self.kind), wanted)?;
             self.mirror(control, manager);
         }
