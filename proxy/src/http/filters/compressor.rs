@@ -30,9 +30,11 @@ use nuncio_core::stats::{Counter, List, Scope, ScopeId, Stats};
 use crate::http::compression;
 use body::Body;
 use choice::{Accepted, Decision};
+use status::Status;
 
 mod body;
 mod choice;
+mod status;
 
 supports!(CONFIG = "envoy.extensions.filters.http.compressor.v3.Compressor" {
     content_length, content_type, disable_on_etag_header, remove_accept_encoding_header, runtime_enabled,
@@ -44,7 +46,7 @@ supports!(COMMON = "envoy.extensions.filters.http.compressor.v3.Compressor.Commo
 supports!(REQUEST = "envoy.extensions.filters.http.compressor.v3.Compressor.RequestDirectionConfig" { common_config });
 supports!(RESPONSE = "envoy.extensions.filters.http.compressor.v3.Compressor.ResponseDirectionConfig" {
     common_config, disable_on_etag_header, weaken_etag_on_compress, remove_accept_encoding_header,
-    uncompressible_response_codes
+    uncompressible_response_codes, status_header_enabled
 });
 supports!(ROUTE = "envoy.extensions.filters.http.compressor.v3.CompressorPerRoute" { disabled, overrides });
 supports!(OVERRIDES = "envoy.extensions.filters.http.compressor.v3.CompressorOverrides" { response_direction_config });
@@ -205,6 +207,8 @@ struct Settings {
     weaken_etag: bool,
     remove_accept_encoding: bool,
     uncompressible: Vec<u16>,
+    /// Responses tell what became of them.
+    tells_status: bool,
 }
 
 impl Settings {
@@ -250,7 +254,14 @@ impl Settings {
             weaken_etag: response.weaken_etag_on_compress,
             remove_accept_encoding: response.remove_accept_encoding_header,
             uncompressible: response.uncompressible_response_codes.iter().map(|code| *code as u16).collect(),
+            tells_status: response.status_header_enabled,
         })
+    }
+}
+
+impl Settings {
+    fn forbids_etag(&self, head: &ResponseHead) -> bool {
+        self.disable_on_etag && head.headers.contains("etag")
     }
 }
 
@@ -367,7 +378,7 @@ impl Encode {
         }
         let compressible = !stream.state().is_upgrade.get()
             && settings.response.allows_type(&head.headers)
-            && !has_token(&head.headers, "cache-control", |token| token.eq_ignore_ascii_case(b"no-transform"))
+            && !forbids_transformation(&head.headers)
             && self.etag_allows(head)
             && !head.headers.contains("content-encoding")
             && !settings.uncompressible.contains(&head.status);
@@ -375,7 +386,7 @@ impl Encode {
     }
 
     fn etag_allows(&self, head: &ResponseHead) -> bool {
-        let allowed = !(self.shared.settings.disable_on_etag && head.headers.contains("etag"));
+        let allowed = !self.shared.settings.forbids_etag(head);
         if !allowed {
             self.shared.accept.inc(NOT_COMPRESSED_ETAG);
         }
@@ -402,6 +413,10 @@ impl Encode {
     }
 }
 
+fn forbids_transformation(headers: &HeaderMap) -> bool {
+    has_token(headers, "cache-control", |token| token.eq_ignore_ascii_case(b"no-transform"))
+}
+
 fn has_token(headers: &HeaderMap, name: &str, matches: impl Fn(&[u8]) -> bool) -> bool {
     headers.get_all(name).any(|value| value.split(|b| *b == b',').any(|token| matches(token.trim_ascii())))
 }
@@ -409,17 +424,25 @@ fn has_token(headers: &HeaderMap, name: &str, matches: impl Fn(&[u8]) -> bool) -
 impl EncodeFilter for Encode {
     fn encode_headers(&mut self, head: &mut ResponseHead, end: bool, stream: &StreamControl) -> Step {
         let shared = self.shared.clone();
+        let settings = &shared.settings;
         let (worth_it, compressible) = self.judge(head, stream);
+        let tells = settings.tells_status && !stream.state().is_upgrade.get() && enabled(&shared, stream);
+        let status = tells.then(|| Status::of(settings, head));
+        // As Envoy: who is told the reason is asked last what it accepts.
+        let asks = worth_it && (compressible || !settings.tells_status);
+        let encoding = settings.library.encoding;
         if !end
-            && worth_it
+            && asks
             && self.is_wanted(head, stream)
             && compressible
-            && self.body.begin(&shared.settings, &mut head.headers, &mut head.framing)
+            && self.body.begin(settings, &mut head.headers, &mut head.framing)
         {
             shared.response.inc(COMPRESSED);
-            change_etag(&mut head.headers, shared.settings.weaken_etag);
+            change_etag(&mut head.headers, settings.weaken_etag);
+            status.inspect(|status| status.compressed(&mut head.headers, encoding));
         } else {
             shared.response.inc(NOT_COMPRESSED);
+            status.inspect(|status| status.left_alone(&mut head.headers, encoding));
         }
         // Also where it was not: a cache in front of us must know that it could have been.
         if compressible && !has_token(&head.headers, "vary", |token| token == b"Accept-Encoding") {

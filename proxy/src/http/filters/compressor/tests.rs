@@ -83,3 +83,30 @@ fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
     }
     out
 }
+
+// Expected: Envoy 1.40 with the same settings.
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn a_response_tells_what_became_of_it_and_why() {
+    let settings = "response_direction_config: {status_header_enabled: true, disable_on_etag_header: true, \
+                    uncompressible_response_codes: [203]}";
+    let bench = Bench::new(&filter(settings), &routes());
+    let text = "compress me please ".repeat(40);
+    let (plain, png) = ("content-type: text/plain\r\n", "content-type: image/png\r\n");
+    for (status, fields, body, told) in [
+        (200, plain.to_owned(), &text[..], Some("gzip;Compressed;OriginalLength=760")),
+        (200, png.to_owned(), &text[..1], Some("gzip;ContentLengthTooSmall")),
+        (203, format!("{png}etag: a\r\n"), &text, Some("gzip;ContentTypeNotAllowed")),
+        (203, format!("{plain}etag: a\r\n"), &text, Some("gzip;EtagNotAllowed")),
+        (203, plain.to_owned(), &text, Some("gzip;StatusCodeNotAllowed")),
+        (200, format!("{plain}content-encoding: br\r\n"), &text, None),
+        (200, format!("{plain}cache-control: no-transform\r\n"), &text, None),
+    ] {
+        let upstream = answer(&fields, body).replace("200 OK", &format!("{status} X"));
+        let answer = bench.ask(ASK, upstream).await;
+        assert_eq!(answer.field("x-envoy-compression-status"), told, "{status} {fields}");
+    }
+    // That a client does not accept it is no news to the client.
+    let ask = ASK.replace("gzip", "br");
+    let answer = bench.ask(ask, answer(plain, &text)).await;
+    assert_eq!(answer.field("x-envoy-compression-status"), None);
+}
