@@ -551,17 +551,28 @@ fn local_replies_may_hold_any_byte() {
 #[test]
 fn hostile_values_stay_on_their_line() {
     let mut stream = Stream::new();
-    let hostile = b"a\nb\r\x1b[31m\"\\\xff\0".repeat(1000);
+    let hostile = b"a\nb\r\x1b[31m\"\\\xff\0".repeat(5000);
     stream.request.headers.append("user-agent", "x");
     stream.request.headers.set("user-agent", &hostile);
     stream.request.headers.set(":path", &hostile);
     stream.info.dynamic_metadata = metadata("d", &[("v", text_value("a\nb\u{9b}"))]);
+    stream.connection.requested_server_name = Some("a\nb\u{1b}[31m\"".into());
     let mut out = Vec::new();
-    Formatter::parse(DEFAULT_FORMAT, false).unwrap().format(&stream.context(), &mut out);
+    let format = DEFAULT_FORMAT.replace('\n', " %REQUESTED_SERVER_NAME% %REQ(USER-AGENT):9%\n");
+    Formatter::parse(&format, false).unwrap().format(&stream.context(), &mut out);
     assert_eq!(out.iter().filter(|b| **b == b'\n').count(), 1);
     assert!(!out[..out.len() - 1].iter().any(|b| *b < 0x20 || *b == 0x7f));
-    let record = stream.json(r#"{"a":"%REQ(user-agent)%","b":"x%REQ(:path):7%","c":"%DYNAMIC_METADATA(d:v)%"}"#, false);
+    // The nine bytes that the operator allows, escaped.
+    assert!(out.ends_with(b" a\\nb\\r\\x1b[31m\n"), "{}", String::from_utf8_lossy(&out[out.len() - 60..]));
+    let record = stream.json(
+        r#"{"a":"%REQ(user-agent)%","b":"x%REQ(:path):7%","c":"%DYNAMIC_METADATA(d:v)%","d":"%REQUESTED_SERVER_NAME%"}"#,
+        false,
+    );
     assert!(!record.bytes().any(|b| b < 0x20));
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    // Text of JSON keeps what was said; that it stays in its quotes is what matters.
+    assert_eq!(record["b"], "xa\nb\r\u{1b}[3");
+    assert_eq!(record["d"], "invalid:a_b__31m_");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! - [`early_mutation`]: what is changed before that · [`origin`]: where a request comes from
 //! - [`path`]: the one normaliser of paths
 //! - [`host`]: hosts without port or dot
+//! - [`proxy_status`]: what went wrong, told to the client
 //! - [`local_reply`]: answers of the proxy's own, [`local_reply_config`] what becomes of them · [`date`]: the `date` header
 
 use std::any::Any;
@@ -49,13 +50,14 @@ pub mod local_reply;
 pub mod local_reply_config;
 pub mod origin;
 pub mod path;
+pub mod proxy_status;
 pub mod stream;
 pub mod stream_task;
 pub mod upgrade;
 
 pub use factory::SUPPORTED;
 
-use config::Config;
+use config::{Config, ConfiguredFilter};
 use detect::ClientConnection;
 use filter_chain::{DecodeChain, EncodeChain};
 use path::Normalized;
@@ -67,8 +69,8 @@ const KEEP_STREAMS: usize = 256;
 /// One connection manager on one worker.
 pub struct HttpConnectionManager {
     pub config: Arc<Config>,
-    /// Its filters on this worker.
-    filters: Vec<MakeFilter>,
+    /// Its lists of filters on this worker, as in the configuration.
+    filters: Vec<Vec<MakeFilter>>,
     pub worker: Rc<Worker>,
     pub stats: Stats<Hcm>,
     pub times: Stats<HcmTimes>,
@@ -105,11 +107,11 @@ impl HttpConnectionManager {
         }
     }
 
-    /// One stream's filters: both directions, each in the order it runs.
-    pub fn instantiate_filters(&self) -> (DecodeChain, EncodeChain) {
+    /// One stream's filters, of one of the lists: both directions, each in the order it runs.
+    pub fn instantiate_filters(&self, list: usize) -> (DecodeChain, EncodeChain) {
         let mut decode = DecodeChain::default();
         let mut encode = EncodeChain::default();
-        for (position, make) in (0u8..).zip(&self.filters) {
+        for (position, make) in (0u8..).zip(&self.filters[list]) {
             let halves = make();
             if let Some(half) = halves.decode {
                 decode.push(position, half);
@@ -122,11 +124,11 @@ impl HttpConnectionManager {
         (decode, encode)
     }
 
-    /// Which filters the route switches off (or, of those that are off by default, does not switch
+    /// Which filters of the list the route switches off (or, of those that are off by default, does not switch
     /// on): a bit for each position.
-    pub fn disabled_filters(&self, route: Option<&Route>) -> u64 {
+    pub fn disabled_filters(&self, list: usize, route: Option<&Route>) -> u64 {
         let mut bits = 0;
-        for (position, filter) in self.config.filters.iter().enumerate().take(64) {
+        for (position, filter) in self.config.filters[list].iter().enumerate().take(64) {
             let disabled = match route {
                 None => filter.disabled,
                 Some(route) => match route.filter_disabled(&filter.name) {
@@ -243,6 +245,10 @@ impl TerminalFilter for Filter {
     }
 }
 
+fn on_worker(list: &[ConfiguredFilter], worker: &Rc<Worker>) -> Vec<MakeFilter> {
+    list.iter().map(|filter| filter.config.on_worker(&worker.context)).collect()
+}
+
 /// The shared configuration as listeners hold it.
 pub struct Handle(Arc<Config>);
 
@@ -267,7 +273,7 @@ impl TerminalFilterConfig for Handle {
             router: Stats::new(stats, config.scopes.http),
             listener: Stats::new(stats, config.scopes.listener),
             loggers: config.access_logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
-            filters: config.filters.iter().map(|f| f.config.on_worker(&worker.context)).collect(),
+            filters: config.filters.iter().map(|list| on_worker(list, worker)).collect(),
             date: date::DateCache::default(),
             codec_options: Rc::new(config.codec.clone()),
             http2_options: Rc::new(config.http2.clone()),

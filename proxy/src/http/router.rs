@@ -9,6 +9,7 @@
 //! - `mutations`: header changes of all levels
 //! - `filter`: the terminal filter; `upstream_request`: one attempt; `failure`: why one failed
 //! - `timeouts`, `attempt_timers`, `retry_state`, `replay`: how long, how often, and with which bytes
+//! - `strict_headers`: what a request says of all that, refused if it means nothing
 //! - `shadow`: copies for other clusters; `internal_redirect`: redirects that are followed here
 //! - `rds`: routes that come while the server runs
 //! - `tally`: where a request is counted
@@ -35,6 +36,7 @@ mod rewrite;
 mod route;
 mod route_match;
 mod shadow;
+mod strict_headers;
 mod table;
 mod tally;
 mod timeouts;
@@ -61,6 +63,7 @@ pub use rewrite::set_authority;
 pub use route::{Action, ClusterName, Route};
 pub use route_match::MatchContext;
 pub(in crate::http) use route_match::RouteMatch;
+pub use strict_headers::StrictHeaders;
 pub use table::{BuildContext, RouteConfig, RouteConfigBuilder};
 pub use tally::{VhostStats, VhostStatsMap};
 pub use virtual_host::{Common, VirtualCluster, VirtualHost};

@@ -87,7 +87,7 @@ async fn r35_a_pseudo_header_that_carries_lines_reaches_nobody() {
 
 // Envoy 1.40 answers the same on either protocol.
 #[tokio::test(flavor = "local")]
-async fn a_fragment_in_a_path_is_answered_400_and_goes_nowhere() {
+async fn r46_a_fragment_in_a_path_is_answered_400_and_goes_nowhere() {
     let (proxy, upstream) = house().await;
     let fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", "/a#b")];
     let (answer, heard) = outcome(&proxy, &upstream, &[frame(HEADERS, flag::WHOLE, 1, &block(&fields))]).await;

@@ -236,6 +236,9 @@ fn r50_what_only_the_edge_may_say_is_dropped_or_replaced() {
     assert_eq!(seen(&answer, "x-forwarded-client-cert"), [""; 0]);
     let id = seen(&answer, "x-request-id");
     assert!(id.len() == 1 && id[0] != "mine", "{id:?}");
+    // Where nobody opted into it, nobody further on shall believe it either; Envoy passes it.
+    let (_, answer) = get(&proxy, "/", "x-envoy-original-dst-host: 169.254.169.254:80\r\n");
+    assert!(seen(&answer, "x-envoy-original-dst-host").is_empty(), "{answer}");
     // A private address that somebody names makes nobody internal.
     let (_, answer) = get(&proxy, "/", "x-forwarded-for: 10.0.0.1\r\nx-envoy-retry-on: 5xx\r\n");
     assert!(seen(&answer, "x-envoy-internal").is_empty() && seen(&answer, "x-envoy-retry-on").is_empty());
@@ -257,12 +260,20 @@ fn r52_aliases_of_known_names_stop_at_the_edge_and_never_pass_beside_an_authoriz
 #[test]
 fn r53_requests_without_a_path_are_denied_by_who_wants_one_and_logged_with_a_dash() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("log");
+    let (text, json) = (folder.path().join("text"), folder.path().join("json"));
+    let log = |path: &std::path::Path, format: &str| {
+        format!(
+            "{{name: l, typed_config: {{'@type': type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, \
+             path: {}, log_format: {{{format}}}}}}}",
+            path.display()
+        )
+    };
+    let line = r#"text_format_source: {inline_string: "%REQ(:METHOD)% %REQ(:PATH)% %REQ(HOST)% %RESPONSE_CODE%\n"}"#;
+    let fields = "json_format: {code: '%RESPONSE_CODE%', host: '%REQ(HOST)%', path: '%REQ(:PATH)%'}";
     let manager = format!(
-        "{EDGE}, upgrade_configs: [{{upgrade_type: CONNECT}}], access_log: [{{name: l, typed_config: {{'@type': \
-         type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: {}, log_format: \
-         {{text_format_source: {{inline_string: \"%REQ(:METHOD)% %REQ(:PATH)% %REQ(HOST)% %RESPONSE_CODE%\\n\"}}}}}}}}]",
-        file.display()
+        "{EDGE}, upgrade_configs: [{{upgrade_type: CONNECT}}], access_log: [{}, {}]",
+        log(&text, line),
+        log(&json, fields)
     );
     let routes = format!("{ALL}, {{match: {{connect_matcher: {{}}}}, route: {{cluster: c}}}}");
     let wants_a_path = rbac("ALLOW", "{url_path: {path: {prefix: /}}}");
@@ -275,8 +286,14 @@ fn r53_requests_without_a_path_are_denied_by_who_wants_one_and_logged_with_a_das
         assert_eq!(send(to, "OPTIONS * HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").0, 404);
         assert_eq!(get(&proxy, "/", "").0, 200);
     }
-    let log = std::fs::read_to_string(file).unwrap();
-    assert_eq!(log, "CONNECT - a:443 403\nOPTIONS * a 404\nGET / a 200\n");
+    let [text, json] = [text, json].map(|file| std::fs::read_to_string(file).unwrap());
+    assert_eq!(text, "CONNECT - a:443 403\nOPTIONS * a 404\nGET / a 200\n");
+    let lines = [
+        r#"{"code":403,"host":"a:443","path":null}"#,
+        r#"{"code":404,"host":"a","path":"*"}"#,
+        r#"{"code":200,"host":"a","path":"/"}"#,
+    ];
+    assert_eq!(json.lines().collect::<Vec<_>>(), lines);
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! What configuration says about HTTP/1: `http_protocol_options` and the limits beside it.
 
+use std::sync::Arc;
+
+use nuncio_core::matcher::StringMatcher;
+
 use super::header_case::HeaderCase;
 
 /// `headers_with_underscores_action`.
@@ -29,6 +33,8 @@ pub struct ServerOptions {
     pub max_headers: usize,
     pub underscores: Underscores,
     pub header_case: HeaderCase,
+    /// `ignore_http_11_upgrade`: protocols that a client offers in vain, as if it had not.
+    pub ignored_upgrades: Arc<[StringMatcher]>,
 }
 
 impl Default for ServerOptions {
@@ -44,6 +50,7 @@ impl Default for ServerOptions {
             max_headers: 100,
             underscores: Underscores::Allow,
             header_case: HeaderCase::Lower,
+            ignored_upgrades: Arc::default(),
         }
     }
 }

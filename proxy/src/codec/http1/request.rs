@@ -3,6 +3,8 @@
 //! Envoy's rules and words for what is refused, except where Envoy lets two readers disagree:
 //! blanks in the request line, two `host` lines, folded lines and bare CR are refused here.
 
+use std::borrow::Cow;
+
 use httparse::Header;
 use nuncio_core::http::header_map::decimal;
 use nuncio_core::http::{Framing, HeaderMap, RequestHead, Version};
@@ -109,7 +111,7 @@ struct Special<'b> {
     two_transfer_encodings: bool,
     connection: ConnectionTokens,
     proxy_close: bool,
-    upgrade: Option<&'b [u8]>,
+    upgrade: Option<Cow<'b, [u8]>>,
     te: &'b [u8],
     te_trailers: bool,
     expects_continue: bool,
@@ -357,7 +359,12 @@ fn collect_special<'b>(fields: &[Header<'b>], options: &ServerOptions) -> Result
             Kind::Connection => s.connection.add(value),
             Kind::ProxyConnection => s.proxy_close |= fields::has_token(value, "close"),
             Kind::KeepAlive => {}
-            Kind::Upgrade => s.upgrade = Some(value),
+            Kind::Upgrade => {
+                let offered = offered(value, options);
+                if !offered.is_empty() {
+                    s.upgrade = Some(offered);
+                }
+            }
             Kind::Te => {
                 s.te = value;
                 s.te_trailers |= fields::has_token(value, "trailers");
@@ -368,10 +375,20 @@ fn collect_special<'b>(fields: &[Header<'b>], options: &ServerOptions) -> Result
     Ok(s)
 }
 
+/// What `upgrade` offers, without what is to be ignored.
+fn offered<'b>(value: &'b [u8], options: &ServerOptions) -> Cow<'b, [u8]> {
+    let ignored = |protocol: &[u8]| options.ignored_upgrades.iter().any(|matcher| matcher.matches(protocol));
+    if options.ignored_upgrades.is_empty() || !fields::tokens(value).any(ignored) {
+        return value.into();
+    }
+    let left: Vec<&[u8]> = fields::tokens(value).filter(|protocol| !ignored(protocol)).collect();
+    left.join(&b", "[..]).into()
+}
+
 impl Special<'_> {
     /// An upgrade as Envoy sees one; `h2c` is not, and goes on as plain HTTP/1.1.
     fn is_upgrade(&self) -> bool {
-        self.connection.upgrade && self.upgrade.is_some_and(|u| !u.eq_ignore_ascii_case(b"h2c"))
+        self.connection.upgrade && self.upgrade.as_ref().is_some_and(|u| !u.eq_ignore_ascii_case(b"h2c"))
     }
 }
 
@@ -448,7 +465,12 @@ fn append_plain<'b>(
                     map.append("connection", token);
                 }
             }
-            Kind::Upgrade if s.is_upgrade() => map.append("upgrade", field.value),
+            Kind::Upgrade if s.is_upgrade() => {
+                let offered = offered(field.value, options);
+                if !offered.is_empty() {
+                    map.append("upgrade", offered);
+                }
+            }
             Kind::Expect if options.proxy_100_continue || !field.value.eq_ignore_ascii_case(b"100-continue") => {
                 map.append("expect", field.value);
             }

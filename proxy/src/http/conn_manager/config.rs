@@ -7,6 +7,7 @@ use std::time::Duration;
 use nuncio_core::access_log::AccessLogConfig;
 use nuncio_core::http::HttpFilter;
 use nuncio_core::net::CidrRange;
+use nuncio_core::random::Rng;
 use nuncio_core::stats::ScopeId;
 
 use super::client_cert::ClientCertPolicy;
@@ -15,15 +16,17 @@ use super::host::HostRules;
 use super::local_reply_config::LocalReplyConfig;
 use super::origin::Detection;
 use super::path::PathRules;
+use super::proxy_status::ProxyStatus;
 use super::upgrade::Upgrades;
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
-use crate::http::router::Routes;
+use crate::http::router::{Routes, StrictHeaders};
 
 /// Who a request is said to be from, and what we say about ourselves.
 #[derive(Debug, Clone)]
 pub struct Identity {
     pub use_remote_address: bool,
+    pub forward_proto: Option<ForwardProto>,
     pub skip_xff_append: bool,
     pub xff_num_trusted_hops: u32,
     /// Asked in turn without `use_remote_address`.
@@ -54,6 +57,7 @@ impl Default for Identity {
     fn default() -> Self {
         Self {
             use_remote_address: false,
+            forward_proto: None,
             skip_xff_append: false,
             xff_num_trusted_hops: 0,
             detections: vec![Detection::Xff { hops: 0, skip_append: true }],
@@ -79,8 +83,22 @@ pub enum ServerHeader {
     PassThrough,
 }
 
+/// A time that each connection has drawn out by chance, so that those that began together do not end together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Jittered {
+    pub base: Duration,
+    /// At most by this part of `base`.
+    pub part: f64,
+}
+
+impl Jittered {
+    pub fn draw(&self, rng: &Rng) -> Duration {
+        self.base + self.base.mul_f64(self.part * rng.f64())
+    }
+}
+
 /// Deadlines; `None` is "for ever".
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Timeouts {
     /// A connection without streams.
     pub idle: Option<Duration>,
@@ -92,12 +110,12 @@ pub struct Timeouts {
     pub request_headers: Option<Duration>,
     /// From the last byte of a response to its being taken by the client, where it is not `stream_idle`.
     pub stream_flush: Option<Option<Duration>>,
-    pub max_connection: Option<Duration>,
+    pub max_connection: Option<Jittered>,
     /// `http1_safe_max_connection_duration`: an HTTP/1 connection that is too old waits for one more request.
     pub safe_max_connection: bool,
     pub max_stream: Option<Duration>,
     /// Between telling a client to go and closing.
-    pub drain: Duration,
+    pub drain: Jittered,
     /// How long a connection that we close may take to read our last bytes.
     pub delayed_close: Duration,
 }
@@ -113,10 +131,17 @@ impl Default for Timeouts {
             max_connection: None,
             safe_max_connection: false,
             max_stream: None,
-            drain: Duration::from_secs(5),
+            drain: Jittered { base: Duration::from_secs(5), part: 0.0 },
             delayed_close: Duration::from_secs(1),
         }
     }
+}
+
+/// `forward_proto_config`: which ports of a PROXY header stand for which protocol.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ForwardProto {
+    pub https: Vec<u16>,
+    pub http: Vec<u16>,
 }
 
 /// One configured HTTP filter, in its place.
@@ -129,11 +154,12 @@ pub struct ConfiguredFilter {
 }
 
 /// `envoy.extensions.filters.http.router.v3.Router`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RouterConfig {
     /// No `x-envoy-*` headers of ours on requests and responses.
     pub suppress_envoy_headers: bool,
     pub respect_expected_rq_timeout: bool,
+    pub strict_headers: StrictHeaders,
 }
 
 /// `codec_type`.
@@ -169,12 +195,14 @@ pub struct Scopes {
 pub struct Config {
     pub identity: Identity,
     pub timeouts: Timeouts,
-    pub filters: Vec<ConfiguredFilter>,
+    /// The lists of filters: first that of requests, then those of upgrades that have their own.
+    pub filters: Vec<Vec<ConfiguredFilter>>,
     pub router: RouterConfig,
     pub early_mutations: EarlyMutations,
     pub path: PathRules,
     pub host: HostRules,
     pub local_replies: Option<LocalReplyConfig>,
+    pub proxy_status: Option<ProxyStatus>,
     pub routes: Routes,
     pub access_logs: Vec<Arc<dyn AccessLogConfig>>,
     pub access_log_options: AccessLogOptions,
@@ -191,4 +219,18 @@ pub struct Config {
     /// What a loopback peer is called in `x-forwarded-for`.
     pub local_ip: Option<IpAddr>,
     pub scopes: Scopes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jittered_time_is_never_shorter_and_at_most_so_much_longer() {
+        let (rng, ten) = (Rng::with_seed(7), Duration::from_secs(10));
+        let drawn: Vec<Duration> = (0..100).map(|_| Jittered { base: ten, part: 0.5 }.draw(&rng)).collect();
+        assert!(drawn.iter().all(|time| (ten..=ten * 3 / 2).contains(time)));
+        assert!(drawn.iter().any(|time| *time > ten * 5 / 4) && drawn.iter().any(|time| *time < ten * 5 / 4));
+        assert_eq!(Jittered { base: ten, part: 0.0 }.draw(&rng), ten);
+    }
 }

@@ -79,7 +79,7 @@ impl HttpConnection {
             linger: LINGER,
             until: manager.config.timeouts.idle.map(|d| since + d),
             head_since: None,
-            drain_after: manager.config.timeouts.max_connection.map(|d| since + d),
+            drain_after: manager.config.timeouts.max_connection.map(|d| since + d.draw(&manager.worker.context.rng)),
             too_old: false,
             alarm: Alarm::default(),
             account,

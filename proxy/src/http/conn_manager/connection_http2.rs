@@ -128,7 +128,7 @@ impl Http2Connection {
             requests: 0,
             linger: LINGER,
             until: None,
-            max_duration: manager.config.timeouts.max_connection.map(|d| since + d),
+            max_duration: manager.config.timeouts.max_connection.map(|d| since + d.draw(&manager.worker.context.rng)),
             drain_at: None,
             alarm: Alarm::default(),
             account,
@@ -250,7 +250,8 @@ impl Http2Connection {
         self.manager.http2.inc(codec_stat::GOAWAY_SENT);
         self.conn.shut_down();
         self.phase = Phase::Draining;
-        self.until = Some(Instant::now() + self.manager.config.timeouts.drain);
+        let drain = self.manager.config.timeouts.drain.draw(&self.manager.worker.context.rng);
+        self.until = Some(Instant::now() + drain);
     }
 
     fn close(&mut self) {

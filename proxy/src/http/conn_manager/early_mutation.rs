@@ -52,3 +52,26 @@ impl EarlyMutations {
         self.0.iter().for_each(|mutation| mutation.apply_to_request(head, context, values));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::http::filters::testing::Bench;
+
+    // envoy-observed.md, "unsafe or unhelpful": with Envoy 1.40 a mutation grants a stranger what only peers may ask for.
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn a_mutation_makes_no_stranger_internal() {
+        let mutation =
+            "type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation";
+        let add = |name: &str| format!("{{append: {{header: {{key: {name}, value: '5'}}}}}}");
+        let added = ["x-early", "x-envoy-max-retries", "x-envoy-ip-tags", "x-envoy-internal"].map(add).join(", ");
+        let bench = Bench::with(&format!(
+            "{{stat_prefix: in, early_header_mutation_extensions: [{{name: m, typed_config: {{'@type': {mutation}, \
+             mutations: [{added}]}}}}], http_filters: [ROUTER], route_config: {{virtual_hosts: [{{name: v, domains: \
+             ['*'], routes: [{{match: {{prefix: /}}, route: {{cluster: c}}}}]}}]}}}}"
+        ));
+        let answer = bench.get("/", "").await;
+        let seen = ["x-early", "x-envoy-max-retries", "x-envoy-ip-tags", "x-envoy-internal"]
+            .map(|name| answer.upstream_field(name));
+        assert_eq!(seen, [Some("5"), None, None, None]);
+    }
+}

@@ -7,13 +7,15 @@ use nuncio_api::any::unpack;
 use nuncio_api::pb::envoy::config::core::v3::HttpProtocolOptions;
 use nuncio_api::pb::envoy::extensions::filters::http::router::v3::Router as RouterProto;
 use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpConnectionManager as Proto, HttpFilter as FilterProto, Rds as RdsProto, http_connection_manager as proto,
-    http_filter::ConfigType,
+    ForwardProtoConfig, HttpConnectionManager as Proto, HttpFilter as FilterProto, Rds as RdsProto,
+    http_connection_manager as proto, http_filter::ConfigType,
 };
+use nuncio_api::pb::envoy::r#type::v3::Percent;
 use nuncio_api::pb::google::protobuf::Duration as DurationProto;
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
+use nuncio_core::matcher::StringMatcher;
 use nuncio_core::net::CidrRange;
 use nuncio_core::stats::lists;
 use nuncio_discovery::xds::ConfigSource;
@@ -21,19 +23,20 @@ use nuncio_discovery::xds::ConfigSource;
 use super::Handle;
 use super::client_cert::{self, ClientCertPolicy};
 use super::config::{
-    AccessLogOptions, CodecType, Config, ConfiguredFilter, Identity, RouterConfig, Scopes, ServerHeader, Timeouts,
-    UserAgent,
+    AccessLogOptions, CodecType, Config, ConfiguredFilter, ForwardProto, Identity, Jittered, RouterConfig, Scopes,
+    ServerHeader, Timeouts, UserAgent,
 };
 use super::early_mutation::EarlyMutations;
 use super::host::{HostRules, StripPort};
 use super::local_reply_config::{self, LocalReplyConfig};
 use super::origin::Detection;
 use super::path::{EscapedSlashes, PathRules};
+use super::proxy_status::ProxyStatus;
 use super::upgrade::Upgrades;
 use crate::codec::http1::{HeaderCase, ServerOptions, Underscores};
 use crate::codec::http2::{self, Http2Options};
 use crate::http::filters::HttpFilters;
-use crate::http::router::{BuildContext, DiscoveredRoutes, RouteConfig, Routes};
+use crate::http::router::{BuildContext, DiscoveredRoutes, RouteConfig, Routes, StrictHeaders};
 use crate::network::{ListenerInfo, TerminalFilterConfig, TerminalFilterFactory};
 
 supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager" {
@@ -48,7 +51,7 @@ supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3
     access_log_options, flush_access_log_on_new_request, access_log_flush_interval, stream_flush_timeout,
     http1_safe_max_connection_duration, request_id_extension, append_local_overload,
     stream_error_on_invalid_http_message, local_reply_config, strip_matching_host_port, strip_any_host_port,
-    strip_trailing_host_dot,
+    strip_trailing_host_dot, proxy_status_config, forward_proto_config, drain_timeout_jitter,
 } noop {
     tracing: "no tracer is implemented: requests are not traced",
     http3_protocol_options: "HTTP/3 is not served",
@@ -61,6 +64,9 @@ supports!(pub INTERNAL_ADDRESSES =
     cidr_ranges, unix_sockets,
 });
 supports!(RDS = "envoy.extensions.filters.network.http_connection_manager.v3.Rds" { config_source, route_config_name });
+supports!(FORWARD_PROTO = "envoy.extensions.filters.network.http_connection_manager.v3.ForwardProtoConfig" {
+    https_destination_ports, http_destination_ports,
+});
 supports!(SCHEME = "envoy.config.core.v3.SchemeHeaderTransformation" { scheme_to_overwrite });
 supports!(ACCESS_LOG_OPTIONS =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.HcmAccessLogOptions" {
@@ -75,18 +81,18 @@ supports!(pub HTTP_FILTER = "envoy.extensions.filters.network.http_connection_ma
     name, typed_config, disabled, is_optional,
 });
 supports!(pub ROUTER = "envoy.extensions.filters.http.router.v3.Router" {
-    suppress_envoy_headers, respect_expected_rq_timeout,
+    suppress_envoy_headers, respect_expected_rq_timeout, strict_check_headers,
 } noop {
     start_child_span: "no tracer is implemented",
     dynamic_stats: "per-code counters cost nothing until used",
 });
 supports!(pub COMMON = "envoy.config.core.v3.HttpProtocolOptions" {
     idle_timeout, max_connection_duration, max_headers_count, max_stream_duration, headers_with_underscores_action,
-    max_requests_per_connection,
+    max_requests_per_connection, max_connection_duration_jitter,
 });
 supports!(pub HTTP1 = "envoy.config.core.v3.Http1ProtocolOptions" {
     allow_absolute_url, accept_http_10, default_host_for_http_10, header_key_format, enable_trailers,
-    allow_chunked_length,
+    allow_chunked_length, ignore_http_11_upgrade,
 } noop {
     use_balsa_parser: "there is one parser",
 } values {
@@ -99,9 +105,11 @@ pub static SUPPORTED: &[&nuncio_api::support::Entry] = &[
     &local_reply_config::MAPPER,
     &HCM,
     &super::upgrade::UPGRADE,
+    &super::proxy_status::CONFIG,
     &INTERNAL_ADDRESSES,
     &RDS,
     &SCHEME,
+    &FORWARD_PROTO,
     &ACCESS_LOG_OPTIONS,
     &REQUEST_ID,
     &UUID,
@@ -170,7 +178,9 @@ impl Check<'_> {
     }
 
     fn config(&mut self, proto: &Proto) -> Option<Config> {
-        let (filters, router) = self.filters(&proto.http_filters);
+        let (filters, router) = self.filters("http_filters", &proto.http_filters);
+        let mut filters = vec![filters];
+        let upgrades = self.upgrades(proto, &mut filters, &router);
         let routes = self.routes(proto);
         let access_logs = self.access_logs(proto);
         let local_replies = self.local_replies(proto);
@@ -194,6 +204,7 @@ impl Check<'_> {
             path: path_rules(proto),
             host: host_rules(proto),
             local_replies,
+            proxy_status: self.proxy_status(proto),
             routes: routes?,
             access_logs,
             access_log_options: self.access_log_options(proto),
@@ -202,7 +213,7 @@ impl Check<'_> {
                 proto::CodecType::Http2 => CodecType::Http2,
                 proto::CodecType::Auto | proto::CodecType::Http3 => CodecType::Auto,
             },
-            upgrades: self.upgrades(proto),
+            upgrades,
             http2: self.http2_options(proto, &codec),
             codec,
             buffer_limit: self.listener.buffer_limit,
@@ -277,6 +288,12 @@ impl Check<'_> {
         let http1 = proto.http_protocol_options.clone().unwrap_or_default();
         let header_case = HeaderCase::from_proto(http1.header_key_format.as_ref());
         let header_case = self.kept(header_case.map_err(|e| e.within("http_protocol_options")));
+        let ignored = http1.ignore_http_11_upgrade.iter().enumerate().map(|(i, matcher)| {
+            let at = format!("http_protocol_options.ignore_http_11_upgrade[{i}]");
+            StringMatcher::from_proto(matcher).map_err(|e| e.within(&at))
+        });
+        let ignored: Result<Vec<_>, _> = ignored.collect();
+        let ignored_upgrades = self.kept(ignored).into();
         ServerOptions {
             accept_http_10: http1.accept_http_10,
             default_host_for_http_10: (!http1.default_host_for_http_10.is_empty())
@@ -293,14 +310,22 @@ impl Check<'_> {
                 Action::DropHeader => Underscores::Drop,
             },
             header_case,
+            ignored_upgrades,
         }
     }
 
-    fn upgrades(&mut self, proto: &Proto) -> Upgrades {
-        Upgrades::from_proto(&proto.upgrade_configs).unwrap_or_else(|error| {
-            self.errors.push(error.within("upgrade_configs"));
-            Upgrades::default()
-        })
+    /// Those with filters of their own add them to `lists`.
+    fn upgrades(&mut self, proto: &Proto, lists: &mut Vec<Vec<ConfiguredFilter>>, router: &RouterConfig) -> Upgrades {
+        let upgrades = Upgrades::from_proto(&proto.upgrade_configs, |i, filters| {
+            let path = format!("upgrade_configs[{i}].filters");
+            let (filters, own) = self.filters(&path, filters);
+            if own != *router {
+                self.error(&path, "a router with other settings than that of http_filters is not implemented");
+            }
+            lists.push(filters);
+            lists.len() - 1
+        });
+        self.kept(upgrades.map_err(|error| error.within("upgrade_configs")))
     }
 
     fn http2_options(&self, proto: &Proto, codec: &ServerOptions) -> http2::ServerOptions {
@@ -365,12 +390,12 @@ impl Check<'_> {
         }
     }
 
-    /// All filters but the last, which must be the router.
-    fn filters(&mut self, protos: &[FilterProto]) -> (Vec<ConfiguredFilter>, RouterConfig) {
+    /// All filters of a list but the last, which must be the router.
+    fn filters(&mut self, list: &str, protos: &[FilterProto]) -> (Vec<ConfiguredFilter>, RouterConfig) {
         let mut filters = Vec::new();
         let mut router = None;
         for (i, proto) in protos.iter().enumerate() {
-            let path = format!("http_filters[{i}]");
+            let path = format!("{list}[{i}]");
             let last = i + 1 == protos.len();
             let config = match &proto.config_type {
                 Some(ConfigType::TypedConfig(config)) => config,
@@ -396,6 +421,7 @@ impl Check<'_> {
                         router = Some(RouterConfig {
                             suppress_envoy_headers: message.suppress_envoy_headers,
                             respect_expected_rq_timeout: message.respect_expected_rq_timeout,
+                            strict_headers: StrictHeaders::new(&message.strict_check_headers),
                         });
                     }
                     Err(e) => self.error(path, e.reason),
@@ -474,6 +500,11 @@ impl Check<'_> {
         }
     }
 
+    fn proxy_status(&self, proto: &Proto) -> Option<ProxyStatus> {
+        let config = proto.proxy_status_config.as_ref()?;
+        Some(ProxyStatus::from_proto(config, &self.context.node.id, server_name(proto)))
+    }
+
     fn identity(&mut self, proto: &Proto) -> Identity {
         use proto::ServerHeaderTransformation as Transformation;
         let mut internal_ranges = Vec::new();
@@ -496,6 +527,7 @@ impl Check<'_> {
             detections,
             scheme,
             use_remote_address: proto.use_remote_address.is_some_and(|v| v.value),
+            forward_proto: proto.forward_proto_config.as_ref().map(forward_proto),
             skip_xff_append: proto.skip_xff_append,
             xff_num_trusted_hops: proto.xff_num_trusted_hops,
             append_x_forwarded_port: proto.append_x_forwarded_port,
@@ -512,7 +544,7 @@ impl Check<'_> {
                 proto.forward_client_cert_details(),
                 proto.set_current_client_cert_details.as_ref(),
             ),
-            server_name: if proto.server_name.is_empty() { "envoy".into() } else { proto.server_name.as_str().into() },
+            server_name: server_name(proto).into(),
             server_header: match proto.server_header_transformation() {
                 Transformation::Overwrite => ServerHeader::Overwrite,
                 Transformation::AppendIfAbsent => ServerHeader::AppendIfAbsent,
@@ -522,12 +554,25 @@ impl Check<'_> {
     }
 }
 
+fn forward_proto(proto: &ForwardProtoConfig) -> ForwardProto {
+    let ports = |ports: &[u32]| ports.iter().filter_map(|port| u16::try_from(*port).ok()).collect();
+    ForwardProto { https: ports(&proto.https_destination_ports), http: ports(&proto.http_destination_ports) }
+}
+
+fn server_name(proto: &Proto) -> &str {
+    if proto.server_name.is_empty() { "envoy" } else { &proto.server_name }
+}
+
 /// Unset is the default, zero is "for ever".
 fn limit(proto: Option<&DurationProto>, default: Option<Duration>) -> Option<Duration> {
     match proto {
         None => default,
         Some(d) => Some(duration(d)).filter(|d| !d.is_zero()),
     }
+}
+
+fn part(percent: Option<&Percent>) -> f64 {
+    percent.map_or(0.0, |percent| percent.value.clamp(0.0, 100.0) / 100.0)
 }
 
 fn duration(proto: &DurationProto) -> Duration {
@@ -567,9 +612,13 @@ fn timeouts(proto: &Proto, common: &HttpProtocolOptions) -> Timeouts {
         request_headers: limit(proto.request_headers_timeout.as_ref(), None),
         stream_flush: proto.stream_flush_timeout.as_ref().map(|d| limit(Some(d), None)),
         safe_max_connection: proto.http1_safe_max_connection_duration,
-        max_connection: limit(common.max_connection_duration.as_ref(), None),
+        max_connection: limit(common.max_connection_duration.as_ref(), None)
+            .map(|base| Jittered { base, part: part(common.max_connection_duration_jitter.as_ref()) }),
         max_stream: limit(common.max_stream_duration.as_ref(), None),
-        drain: proto.drain_timeout.as_ref().map_or(default.drain, duration),
+        drain: Jittered {
+            base: proto.drain_timeout.as_ref().map_or(default.drain.base, duration),
+            part: part(proto.drain_timeout_jitter.as_ref()),
+        },
         delayed_close: proto.delayed_close_timeout.as_ref().map_or(default.delayed_close, duration),
     }
 }

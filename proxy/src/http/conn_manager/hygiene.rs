@@ -41,6 +41,18 @@ static EDGE_ONLY: NameList = NameList::new(&[
     "x-envoy-original-path",
 ]);
 
+/// Nor where it wants to go, unless that was opted into: a proxy further on may have been told to believe it.
+static DESTINATION: NameList = NameList::new(&["x-envoy-original-dst-host"]);
+
+/// What the manager knows beside its configuration.
+pub struct Surroundings<'a> {
+    /// Of this machine.
+    pub local_ip: Option<IpAddr>,
+    pub rng: &'a Rng,
+    /// Some cluster goes where a request's header says.
+    pub headers_name_destinations: bool,
+}
+
 /// What was decided about a request's origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
@@ -59,11 +71,10 @@ pub fn mutate_request(
     head: &mut RequestHead,
     connection: &ConnectionInfo,
     identity: &Identity,
-    local_ip: Option<IpAddr>,
-    rng: &Rng,
+    around: &Surroundings<'_>,
 ) -> Result<Origin, OriginUnknown> {
     let headers = &mut head.headers;
-    let secure = connection.tls.is_some();
+    let secure = is_secure(connection, identity);
     let mut remote = None;
     let mut trusted = false;
     if identity.use_remote_address {
@@ -75,7 +86,7 @@ pub fn mutate_request(
             remote = Some(ip);
         }
         if !identity.skip_xff_append {
-            append_xff(head, connection, local_ip);
+            append_xff(head, connection, around.local_ip);
         }
         let headers = &mut head.headers;
         if identity.xff_num_trusted_hops == 0 || !headers.contains("x-forwarded-proto") {
@@ -101,7 +112,7 @@ pub fn mutate_request(
             }
         }
         if append {
-            append_xff(head, connection, local_ip);
+            append_xff(head, connection, around.local_ip);
         }
     }
     let headers = &mut head.headers;
@@ -116,6 +127,9 @@ pub fn mutate_request(
     let edge = !internal && identity.use_remote_address;
     if edge {
         headers.remove_all(&EDGE_ONLY);
+        if !around.headers_name_destinations {
+            headers.remove_all(&DESTINATION);
+        }
         if let Some(ip) = remote {
             set_ip(head, "x-envoy-external-address", ip);
         }
@@ -138,7 +152,7 @@ pub fn mutate_request(
     if identity.generate_request_id
         && (!headers.contains("x-request-id") || (edge && !identity.preserve_external_request_id))
     {
-        headers.set("x-request-id", rng.uuid_v4());
+        headers.set("x-request-id", around.rng.uuid_v4());
     }
     identity.client_cert.apply(headers, connection);
     if let Some(via) = &identity.via {
@@ -153,6 +167,18 @@ fn address(ip: IpAddr, connection: &ConnectionInfo) -> Address {
         return connection.remote.clone();
     }
     Address::Ip((ip, 0).into())
+}
+
+/// Whether the client speaks TLS: to us, or, where a PROXY header says which port it came to, to whoever wrote that.
+fn is_secure(connection: &ConnectionInfo, identity: &Identity) -> bool {
+    let ports = identity.forward_proto.as_ref().filter(|_| connection.local_restored);
+    let said = ports.zip(connection.local.port()).and_then(|(ports, port)| {
+        if ports.https.contains(&port) {
+            return Some(true);
+        }
+        ports.http.contains(&port).then_some(false)
+    });
+    said.unwrap_or(connection.tls.is_some())
 }
 
 fn scheme(secure: bool) -> &'static str {
@@ -275,6 +301,7 @@ pub fn mutate_response(head: &mut ResponseHead, request: &RequestHead, identity:
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::ForwardProto;
     use super::*;
 
     fn connection(peer: &str) -> ConnectionInfo {
@@ -286,8 +313,13 @@ mod tests {
     }
 
     fn run(head: &mut RequestHead, peer: &str, identity: &Identity) -> Origin {
-        let local = Some("192.0.2.9".parse().unwrap());
-        mutate_request(head, &connection(peer), identity, local, &Rng::with_seed(1)).unwrap()
+        run_beside(head, peer, identity, false)
+    }
+
+    fn run_beside(head: &mut RequestHead, peer: &str, identity: &Identity, headers_name_destinations: bool) -> Origin {
+        let (local_ip, rng) = (Some("192.0.2.9".parse().unwrap()), &Rng::with_seed(1));
+        let around = Surroundings { local_ip, rng, headers_name_destinations };
+        mutate_request(head, &connection(peer), identity, &around).unwrap()
     }
 
     fn edge() -> Identity {
@@ -330,6 +362,20 @@ mod tests {
         assert_eq!(head.headers.get_str("x-envoy-external-address"), Some("127.0.0.1"));
     }
 
+    // reliability.md R50: Envoy passes it on.
+    #[test]
+    fn a_client_names_its_destination_only_where_that_was_opted_into() {
+        let passes = |peer: &str, identity: &Identity, opted: bool| {
+            let mut head = request(&[("x-envoy-original-dst-host", "169.254.169.254:80")]);
+            run_beside(&mut head, peer, identity, opted);
+            head.headers.contains("x-envoy-original-dst-host")
+        };
+        let internal = Identity { internal_ranges: vec![CidrRange::new("10.0.0.0".parse().unwrap(), 8)], ..edge() };
+        assert!(!passes("203.0.113.1:9", &edge(), false) && passes("203.0.113.1:9", &edge(), true));
+        assert!(passes("10.1.1.1:9", &internal, false));
+        assert!(passes("203.0.113.1:9", &Identity::default(), false));
+    }
+
     #[test]
     fn without_use_remote_address_the_headers_stay_but_nobody_is_internal_by_default() {
         let mut head = request(&[
@@ -355,6 +401,25 @@ mod tests {
         let mut head = request(&[]);
         run(&mut head, "1.1.1.1:1", &Identity { generate_request_id: false, ..Identity::default() });
         assert!(!head.headers.contains("x-request-id"));
+    }
+
+    // Expected values: Envoy 1.40 behind PROXY headers.
+    #[test]
+    fn the_port_of_a_proxy_header_tells_the_protocol_where_that_was_configured() {
+        let forward_proto = Some(ForwardProto { https: vec![443], http: vec![80] });
+        let identity = Identity { forward_proto, ..Identity::default() };
+        let proto = |port: u16, restored: bool, said: &[(&str, &str)]| {
+            let mut head = request(said);
+            let mut connection = connection("10.0.0.1:5");
+            connection.local = Address::Ip(([10, 0, 0, 2], port).into());
+            connection.local_restored = restored;
+            let around = Surroundings { local_ip: None, rng: &Rng::with_seed(1), headers_name_destinations: false };
+            mutate_request(&mut head, &connection, &identity, &around).unwrap();
+            head.headers.get_str("x-forwarded-proto").map(str::to_owned).unwrap()
+        };
+        assert_eq!([443, 80, 8080].map(|port| proto(port, true, &[])), ["https", "http", "http"]);
+        assert_eq!(proto(443, false, &[]), "http");
+        assert_eq!(proto(443, true, &[("x-forwarded-proto", "http")]), "http");
     }
 
     // Expected values: Envoy 1.40 with absolute URLs and x-forwarded-proto.

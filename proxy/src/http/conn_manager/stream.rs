@@ -116,6 +116,8 @@ pub struct ActiveStream {
     request_trailers: Option<HeaderMap>,
     response_trailers: Option<HeaderMap>,
     decode: Decode,
+    /// Which of the manager's lists the two chains are of.
+    filter_list: usize,
     decode_chain: DecodeChain,
     /// What a filter asked to see whole; sent on after the head.
     collected: Vec<u8>,
@@ -153,7 +155,7 @@ pub struct ActiveStream {
 
 impl ActiveStream {
     pub fn new(manager: &HttpConnectionManager) -> Self {
-        let (decode_chain, encode_chain) = manager.instantiate_filters();
+        let (decode_chain, encode_chain) = manager.instantiate_filters(0);
         Self {
             request: RequestHead::default(),
             response: ResponseHead::default(),
@@ -161,6 +163,7 @@ impl ActiveStream {
             request_trailers: None,
             response_trailers: None,
             decode: Decode::Head,
+            filter_list: 0,
             decode_chain,
             collected: Vec::new(),
             encode: Encode::Wait,
@@ -226,8 +229,12 @@ impl ActiveStream {
             return self.reply(reply);
         }
         manager.mutate_early(&mut self.request, &self.control);
-        let (identity, rng) = (&config.identity, &manager.worker.context.rng);
-        let origin = match hygiene::mutate_request(&mut self.request, connection, identity, config.local_ip, rng) {
+        let around = hygiene::Surroundings {
+            local_ip: config.local_ip,
+            rng: &manager.worker.context.rng,
+            headers_name_destinations: manager.worker.clusters.headers_name_destinations(),
+        };
+        let origin = match hygiene::mutate_request(&mut self.request, connection, &config.identity, &around) {
             Ok(origin) => origin,
             Err(hygiene::OriginUnknown(status)) => {
                 manager.failures.inc(stat::DOWNSTREAM_RQ_REJECTED_VIA_IP_DETECTION);
@@ -320,6 +327,9 @@ impl ActiveStream {
             manager.failures.inc(stat::DOWNSTREAM_RQ_WS_ON_NON_WS_ROUTE);
             return self.reply(LocalReply::new(403, "upgrade_failed"));
         }
+        let list = manager.config.upgrades.filters(kind);
+        self.use_filters(list, manager);
+        self.skip_filters(manager);
         self.upgrade = Upgrade::Wanted;
         self.control.state().is_upgrade.set(true);
         self.request.framing = Framing::Streamed;
@@ -335,15 +345,29 @@ impl ActiveStream {
 
     fn find_route(&mut self, manager: &HttpConnectionManager) {
         self.control.state().route_cleared.set(false);
-        let skip = self.router.select(&self.request, &self.control, manager);
-        self.decode_chain.skip(skip);
-        self.encode_chain.skip(skip);
+        self.router.select(&self.request, &self.control, manager);
+        self.skip_filters(manager);
         if let Some(idle) = self.router.idle_timeout() {
             self.idle_timeout = idle;
             self.idle_deadline = idle.map(|d| self.control.info().start + d);
         }
         if let Some(limit) = self.router.max_stream_duration(&mut self.request) {
             self.duration_deadline = limit.map(|d| self.control.info().start + d);
+        }
+    }
+
+    /// Those that the route switches off.
+    fn skip_filters(&mut self, manager: &HttpConnectionManager) {
+        let skip = manager.disabled_filters(self.filter_list, self.router.route());
+        self.decode_chain.skip(skip);
+        self.encode_chain.skip(skip);
+    }
+
+    /// The filters of another list of the manager, none of which has seen anything yet.
+    fn use_filters(&mut self, list: usize, manager: &HttpConnectionManager) {
+        if self.filter_list != list {
+            (self.decode_chain, self.encode_chain) = manager.instantiate_filters(list);
+            self.filter_list = list;
         }
     }
 

@@ -3,7 +3,9 @@
 //! Allowed ones go upstream as they are, and what the client sends is held until the upstream agrees; then bytes flow
 //! both ways as bodies without end. All others are 403, so that nothing is forwarded whose framing nobody watches.
 
-use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::UpgradeConfig;
+use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpFilter, http_connection_manager::UpgradeConfig,
+};
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
@@ -12,7 +14,7 @@ use crate::http::router::RouteUpgrade;
 
 supports!(pub(super) UPGRADE =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.UpgradeConfig" {
-    upgrade_type, enabled,
+    upgrade_type, enabled, filters,
 });
 
 /// What a stream has to do with upgrades.
@@ -28,29 +30,52 @@ pub enum Upgrade {
 
 /// `upgrade_configs` of a connection manager.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Upgrades(Vec<(Box<str>, bool)>);
+pub struct Upgrades(Vec<Kind>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kind {
+    /// In small letters.
+    name: Box<str>,
+    enabled: bool,
+    /// Which of the manager's lists of filters such streams pass.
+    filters: usize,
+}
 
 impl Upgrades {
-    pub fn from_proto(messages: &[UpgradeConfig]) -> Result<Self, ConfigError> {
-        let mut all: Vec<(Box<str>, bool)> = Vec::with_capacity(messages.len());
+    /// `filters` reads a list that is not empty, and tells its place among the manager's lists.
+    pub fn from_proto(
+        messages: &[UpgradeConfig],
+        mut filters: impl FnMut(usize, &[HttpFilter]) -> usize,
+    ) -> Result<Self, ConfigError> {
+        let mut all: Vec<Kind> = Vec::with_capacity(messages.len());
         for (i, message) in messages.iter().enumerate() {
-            let kind: Box<str> = message.upgrade_type.to_ascii_lowercase().into();
-            if all.iter().any(|(other, _)| *other == kind) {
+            let name: Box<str> = message.upgrade_type.to_ascii_lowercase().into();
+            if all.iter().any(|other| other.name == name) {
                 let reason = format!("Error: multiple upgrade configs with the same name: '{}'", message.upgrade_type);
                 return Err(ConfigError::new(format!("[{i}]"), reason));
             }
-            all.push((kind, message.enabled.is_none_or(|enabled| enabled.value)));
+            let enabled = message.enabled.is_none_or(|enabled| enabled.value);
+            let filters = if message.filters.is_empty() { 0 } else { filters(i, &message.filters) };
+            all.push(Kind { name, enabled, filters });
         }
         Ok(Self(all))
     }
 
     /// What the route says goes first.
     pub fn allow(&self, kind: &[u8], route: &[RouteUpgrade]) -> bool {
-        let is = |other: &str| kind.eq_ignore_ascii_case(other.as_bytes());
-        match route.iter().find(|upgrade| is(&upgrade.kind)) {
+        match route.iter().find(|upgrade| kind.eq_ignore_ascii_case(upgrade.kind.as_bytes())) {
             Some(upgrade) => upgrade.enabled,
-            None => self.0.iter().any(|(other, enabled)| *enabled && is(other)),
+            None => self.find(kind).is_some_and(|own| own.enabled),
         }
+    }
+
+    /// Which of the manager's lists of filters streams of that kind pass, whoever allowed them.
+    pub fn filters(&self, kind: &[u8]) -> usize {
+        self.find(kind).map_or(0, |own| own.filters)
+    }
+
+    fn find(&self, kind: &[u8]) -> Option<&Kind> {
+        self.0.iter().find(|own| kind.eq_ignore_ascii_case(own.name.as_bytes()))
     }
 }
 
@@ -62,6 +87,7 @@ pub fn wanted(request: &RequestHead) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::filters::testing::{Bench, FILTERS};
 
     fn configs(kinds: &[(&str, Option<bool>)]) -> Result<Upgrades, ConfigError> {
         let messages: Vec<_> = kinds
@@ -72,7 +98,7 @@ mod tests {
                 ..Default::default()
             })
             .collect();
-        Upgrades::from_proto(&messages)
+        Upgrades::from_proto(&messages, |_, _| 0)
     }
 
     fn route(kind: &str, enabled: bool) -> RouteUpgrade {
@@ -87,5 +113,41 @@ mod tests {
         assert!(!manager.allow(b"connect", &[]) && manager.allow(b"connect", &[route("connect", true)]));
         assert!(!manager.allow(b"foo", &[]));
         assert!(configs(&[("a", None), ("A", None)]).is_err());
+    }
+
+    // Expected: Envoy 1.40 with these lists of filters.
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn an_upgrade_with_filters_of_its_own_passes_those_and_no_others() {
+        let filter = |value: &str| {
+            format!(
+                "{{name: m{value}, typed_config: {{'@type': {FILTERS}.header_mutation.v3.HeaderMutation, mutations: \
+                 {{request_mutations: [{{append: {{header: {{key: x-list, value: {value}}}}}}}]}}}}}}"
+            )
+        };
+        let bench = Bench::with(&format!(
+            "{{stat_prefix: in, http_filters: [{}, ROUTER], upgrade_configs: [{{upgrade_type: websocket, filters: [{}, \
+             ROUTER]}}, {{upgrade_type: foo}}, {{upgrade_type: aside, enabled: false, filters: [{}, ROUTER]}}], route_config: \
+             {{virtual_hosts: [{{name: v, domains: ['*'], routes: [{{match: {{prefix: /on}}, route: {{cluster: c, \
+             upgrade_configs: [{{upgrade_type: aside}}]}}}}, {{match: {{prefix: /}}, route: {{cluster: c}}, \
+             typed_per_filter_config: {{mbare: {{'@type': type.googleapis.com/envoy.config.route.v3.FilterConfig, \
+             disabled: true}}}}}}]}}]}}}}",
+            filter("plain"),
+            [filter("bare"), filter("own")].join(", "),
+            filter("route"),
+        ));
+        let ask = async |path: &str, kind: &str| {
+            let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: {kind}\r\n\r\n");
+            let answer = "HTTP/1.1 409 Conflict\r\ncontent-length: 0\r\n\r\n";
+            let answer = bench.ask(request, answer).await;
+            (answer.status().to_owned(), answer.upstream_field("x-list").unwrap_or_default().to_owned())
+        };
+        let said = |status: &str, list: &str| (status.to_owned(), list.to_owned());
+        assert_eq!(ask("/", "websocket").await, said("409", "own"));
+        assert_eq!(ask("/", "foo").await, said("409", "plain"));
+        assert_eq!(ask("/", "aside").await, said("403", ""));
+        // The route allows what the manager does not; the list is that of the manager.
+        assert_eq!(ask("/on", "aside").await, said("409", "route"));
+        // The record of a stream is used again with the list of requests.
+        assert_eq!(bench.get("/", "").await.upstream_field("x-list"), Some("plain"));
     }
 }

@@ -157,16 +157,14 @@ pub struct Router {
 }
 
 impl Router {
-    /// Matches the route for the head as it is now. Returns which filters it disables, a bit each.
-    pub fn select(&mut self, request: &RequestHead, control: &StreamControl, manager: &HttpConnectionManager) -> u64 {
+    /// Matches the route for the head as it is now.
+    pub fn select(&mut self, request: &RequestHead, control: &StreamControl, manager: &HttpConnectionManager) {
         let route = self.find(request, control, manager);
-        let skip = manager.disabled_filters(route.as_deref());
         let mut info = control.info_mut();
         info.route_name = route.as_ref().and_then(|r| r.shared_name().cloned());
         info.virtual_host_name = route.as_ref().map(|r| r.virtual_host().name.clone());
         *control.state().route.borrow_mut() = route.clone().map(|r| r as Arc<dyn RouteView>);
         self.route = route;
-        skip
     }
 
     fn find(
@@ -184,6 +182,10 @@ impl Router {
             info: Some(&info),
         };
         manager.config.routes.find(request, &context)
+    }
+
+    pub fn route(&self) -> Option<&Route> {
+        self.route.as_deref()
     }
 
     pub fn has_route(&self) -> bool {
@@ -248,6 +250,9 @@ impl Router {
             }
             Action::Forward { .. } => {
                 manager.router.inc(http_stat::RQ_TOTAL);
+                if let Some(refused) = manager.config.router.strict_headers.check(&request.headers) {
+                    return Some(refused);
+                }
                 return self.forward(&route, request, control, manager);
             }
         }

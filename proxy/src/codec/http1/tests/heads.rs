@@ -1,6 +1,9 @@
 //! Rows of the adversarial table about request heads, and what of a head is passed on. Statuses
 //! and details are what Envoy 1.40 said to the same bytes, unless the test says otherwise.
 
+use nuncio_api::pb::envoy::r#type::matcher::v3::{self as pb, string_matcher::MatchPattern};
+use nuncio_core::matcher::StringMatcher;
+
 use super::*;
 
 fn get(fields: &str) -> String {
@@ -229,6 +232,27 @@ fn hop_by_hop_fields_are_not_passed_on() {
     assert_eq!(of("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAA\r\n"), "");
     assert_eq!(of("Connection: keep-alive, Upgrade\r\nUpgrade: foo\r\n"), "connection=Upgrade upgrade=foo");
     assert_eq!(of("Connection: Upgrade\r\nUpgrade: h2c, foo\r\n"), "connection=Upgrade upgrade=h2c, foo");
+}
+
+// What Envoy 1.40 sent upstream with these matchers.
+#[test]
+fn offers_of_an_ignored_protocol_are_as_if_not_made() {
+    let message = |pattern| pb::StringMatcher { match_pattern: Some(pattern), ..Default::default() };
+    let ignored = [MatchPattern::Prefix("TLS/".into()), MatchPattern::Exact("foo".into())];
+    let ignored_upgrades = ignored.map(|pattern| StringMatcher::from_proto(&message(pattern)).unwrap()).into();
+    let options = ServerOptions { ignored_upgrades, ..ServerOptions::default() };
+    for (offer, left) in [
+        ("websocket", " connection=Upgrade upgrade=websocket"),
+        ("foo", ""),
+        ("TLS/1.2", ""),
+        ("tls/1.3", " connection=Upgrade upgrade=tls/1.3"),
+        ("websocket, TLS/1.2", " connection=Upgrade upgrade=websocket"),
+        ("TLS/1.2,websocket", " connection=Upgrade upgrade=websocket"),
+        ("TLS/1.2, foo", ""),
+    ] {
+        let passed = seen(options.clone(), &get(&format!("Connection: Upgrade\r\nUpgrade: {offer}\r\n")));
+        assert_eq!(passed, format!(":path=/ :authority=a{left}"), "{offer}");
+    }
 }
 
 #[test]

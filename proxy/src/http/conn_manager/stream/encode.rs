@@ -146,6 +146,9 @@ impl ActiveStream {
     fn send_response_head(&mut self, cx: &mut Context<'_>, down: &mut Down<'_>, manager: &HttpConnectionManager) {
         let date = manager.date.text(manager.worker.context.clock.since_epoch());
         hygiene::mutate_response(&mut self.response, &self.request, &manager.config.identity, &date);
+        if let Some(status) = &manager.config.proxy_status {
+            status.apply(&mut self.response, &self.control.info(), self.control.connection().as_deref());
+        }
         let collected = std::mem::take(&mut self.encode_collected);
         let bodiless = (self.response.framing.is_none() || self.request.is_head()) && collected.is_empty();
         if !down.is_shared() && !self.request_over(down) && matches!(self.source, Source::Local(_)) {

@@ -219,6 +219,7 @@ impl ActiveStream {
         self.close_after = false;
         self.upgrade = Upgrade::None;
         self.upgraded = None;
+        self.use_filters(0, manager);
         self.router.reset(buffers);
         self.request_deadline = None;
         self.idle_timeout = None;
@@ -238,6 +239,7 @@ impl ActiveStream {
                 *state.connection.get_mut() = None;
                 *state.route.get_mut() = None;
                 *state.upstream_override.get_mut() = None;
+                state.original_source.set(None);
                 state.route_cleared.set(false);
                 state.route_decided.set(false);
                 state.buffer_limit.set(u64::MAX);
