@@ -235,6 +235,7 @@ async fn listen(
                 (Some(Report { host, what: Told::Consecutive(cause) }), _, Some(detector)) => {
                     detector.reported(&host, cause);
                 }
+                (Some(Report { host, what: Told::Degraded }), _, Some(detector)) => detector.degraded(&host),
                 _ => {}
             },
         }

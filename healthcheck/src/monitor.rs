@@ -21,6 +21,8 @@ pub enum Told {
     Consecutive(Cause),
     /// `x-envoy-immediate-health-check-fail` in an answer.
     FailsAtOnce,
+    /// `x-envoy-degraded` in an answer, where that counts.
+    Degraded,
 }
 
 /// One host's.
@@ -48,14 +50,11 @@ impl Monitor {
 
 impl HostMonitor for Monitor {
     fn report(&self, outcome: Outcome) {
-        if outcome == Outcome::FailsAtOnce {
-            if self.checked {
-                self.tell(Told::FailsAtOnce);
-            }
-            return;
-        }
-        if let Some(tally) = &self.tally {
-            tally.add(outcome, |cause| self.tell(Told::Consecutive(cause)));
+        match (outcome, &self.tally) {
+            (Outcome::FailsAtOnce, _) if self.checked => self.tell(Told::FailsAtOnce),
+            (Outcome::Degraded, Some(tally)) if tally.becomes_degraded() => self.tell(Told::Degraded),
+            (outcome, Some(tally)) => tally.add(outcome, |cause| self.tell(Told::Consecutive(cause))),
+            (_, None) => {}
         }
     }
 }

@@ -27,6 +27,8 @@ pub enum Cause {
     SuccessRateLocalOrigin(Rates),
     FailurePercentage(Rates),
     FailurePercentageLocalOrigin(Rates),
+    /// Not ejected: its answers said that it is degraded.
+    Degraded,
 }
 
 impl Eq for Cause {}
@@ -62,6 +64,7 @@ impl Cause {
             Self::SuccessRateLocalOrigin(_) => "SUCCESS_RATE_LOCAL_ORIGIN",
             Self::FailurePercentage(_) => "FAILURE_PERCENTAGE",
             Self::FailurePercentageLocalOrigin(_) => "FAILURE_PERCENTAGE_LOCAL_ORIGIN",
+            Self::Degraded => "DEGRADED",
         }
     }
 

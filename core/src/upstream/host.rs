@@ -114,6 +114,8 @@ health_flags! {
     ExcludedViaImmediateHcFail "/excluded_via_immediate_hc_fail",
     ActiveHcTimeout "/active_hc_timeout",
     EdsStatusDraining "/eds_status_draining",
+    /// Its answers to traffic said so (`detect_degraded_hosts`).
+    DegradedOutlierDetection "/degraded_outlier_detection",
 }
 
 /// A set of [`HealthFlag`]s. Prints as `/clusters` does: `healthy`, or the flags in order.
@@ -151,7 +153,11 @@ impl HealthFlags {
             | 1 << HealthFlag::FailedEdsHealth as u32
             | 1 << HealthFlag::EdsStatusDraining as u32,
     );
-    const DEGRADED: Self = Self(1 << HealthFlag::DegradedActiveHc as u32 | 1 << HealthFlag::DegradedEdsHealth as u32);
+    const DEGRADED: Self = Self(
+        1 << HealthFlag::DegradedActiveHc as u32
+            | 1 << HealthFlag::DegradedEdsHealth as u32
+            | 1 << HealthFlag::DegradedOutlierDetection as u32,
+    );
     /// Hosts that the arithmetic of priorities and panic leaves out.
     const EXCLUDED: Self = Self(
         1 << HealthFlag::PendingActiveHc as u32
@@ -403,6 +409,12 @@ impl Host {
         let _ = self.monitor.set(monitor);
     }
 
+    /// Somebody judges it by its traffic.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.monitor.get().is_some()
+    }
+
     /// Something happened with it on the request path.
     #[inline]
     pub fn report(&self, outcome: Outcome) {
@@ -460,6 +472,11 @@ mod tests {
         let pending = HealthFlags::default().with(HealthFlag::PendingDynamicRemoval);
         assert_eq!(pending.health(), Health::Healthy);
         assert_eq!(HealthFlags::default().with(HealthFlag::EdsStatusDraining).health(), Health::Unhealthy);
+        let by_traffic = HealthFlags::default().with(HealthFlag::DegradedOutlierDetection);
+        assert_eq!(by_traffic.health(), Health::Degraded);
+        // As Envoy 1.40 prints both.
+        let both = by_traffic.with(HealthFlag::FailedOutlierCheck);
+        assert_eq!(both.to_string(), "/failed_outlier_check/degraded_outlier_detection");
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub enum Outcome {
     Answered { status: u16 },
     /// The host said that it must not be used, `x-envoy-immediate-health-check-fail`.
     FailsAtOnce,
+    /// The host's answer was no failure, and said that it is degraded, `x-envoy-degraded`.
+    Degraded,
 }
 
 /// Hears of one host from all workers. Called on the request path: it neither waits nor locks nor allocates while

@@ -14,7 +14,7 @@ supports!(OUTLIER = "envoy.config.cluster.v3.OutlierDetection" {
     consecutive_local_origin_failure, enforcing_consecutive_local_origin_failure, enforcing_local_origin_success_rate,
     failure_percentage_threshold, enforcing_failure_percentage, enforcing_failure_percentage_local_origin,
     failure_percentage_minimum_hosts, failure_percentage_request_volume, max_ejection_time, max_ejection_time_jitter,
-    successful_active_health_check_uneject_host, always_eject_one_host
+    successful_active_health_check_uneject_host, always_eject_one_host, detect_degraded_hosts
 });
 
 /// What is honoured of the messages read here.
@@ -68,6 +68,7 @@ pub struct OutlierConfig {
     pub split_external_local_origin_errors: bool,
     pub uneject_on_active_check: bool,
     pub always_eject_one_host: bool,
+    pub detect_degraded_hosts: bool,
 }
 
 impl OutlierConfig {
@@ -118,6 +119,7 @@ impl OutlierConfig {
             split_external_local_origin_errors: message.split_external_local_origin_errors,
             uneject_on_active_check: uneject.as_ref().is_none_or(|uneject| uneject.value),
             always_eject_one_host: message.always_eject_one_host.as_ref().is_some_and(|always| always.value),
+            detect_degraded_hosts: message.detect_degraded_hosts.as_ref().is_some_and(|detect| detect.value),
         })
     }
 

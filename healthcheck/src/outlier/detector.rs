@@ -72,15 +72,23 @@ pub struct OutlierDetector {
 struct Entry {
     host: Arc<Host>,
     tally: Arc<Tally>,
-    /// How many times the base time the next ejection takes, less one.
-    backoff: u32,
+    ejection: Term,
+    degradation: Term,
     ejections: u32,
-    ejected_at: Option<Instant>,
     returned_at: Option<Instant>,
-    jitter: Duration,
     /// By origin; -1 if too little was heard.
     rates: [f64; 2],
     cause: Option<&'static str>,
+}
+
+/// For how long a host is put aside.
+#[derive(Default)]
+struct Term {
+    /// How many times the base time.
+    times: u32,
+    /// The last one.
+    began: Option<Instant>,
+    jitter: Duration,
 }
 
 /// What `/clusters` shows of a cluster, by origin.
@@ -132,15 +140,15 @@ impl OutlierDetector {
 
     /// A host is known now; its workers' reports go to what is returned.
     pub fn add(&self, host: &Arc<Host>) -> Arc<Tally> {
-        let tally = Arc::new(Tally::new(self.limits.clone(), self.config.split_external_local_origin_errors));
+        let OutlierConfig { split_external_local_origin_errors: split, detect_degraded_hosts, .. } = self.config;
+        let tally = Arc::new(Tally::new(self.limits.clone(), split, detect_degraded_hosts));
         let entry = Entry {
             host: host.clone(),
             tally: tally.clone(),
-            backoff: 0,
+            ejection: Term::default(),
+            degradation: Term::default(),
             ejections: 0,
-            ejected_at: None,
             returned_at: None,
-            jitter: Duration::ZERO,
             rates: [-1.0; 2],
             cause: None,
         };
@@ -178,8 +186,13 @@ impl OutlierDetector {
         self.limits.read(&self.config, &*self.context.runtime);
         let now = Instant::now();
         let hosts: Vec<Arc<Host>> = self.hosts.borrow().values().map(|entry| entry.host.clone()).collect();
-        for host in hosts.iter().filter(|host| self.is_over(host, now)) {
-            self.bring_back(host, "its ejection time is over");
+        for host in &hosts {
+            if self.is_over(host, HealthFlag::FailedOutlierCheck, now) {
+                self.bring_back(host, "its ejection time is over");
+            }
+            if self.is_over(host, HealthFlag::DegradedOutlierDetection, now) {
+                self.degraded_no_longer(host);
+            }
         }
         for origin in Origin::ALL {
             for (host, cause) in self.compare(origin) {
@@ -193,19 +206,62 @@ impl OutlierDetector {
         }
     }
 
-    /// Its time is over. A host that is well gets a shorter time next time.
-    fn is_over(&self, host: &Arc<Host>, now: Instant) -> bool {
+    /// The time of what is flagged so is over. A host that is well gets a shorter time next time.
+    fn is_over(&self, host: &Arc<Host>, flag: HealthFlag, now: Instant) -> bool {
         let mut hosts = self.hosts.borrow_mut();
         let Some(entry) = hosts.get_mut(&key(host)) else { return false };
-        if !is_ejected(host) {
-            entry.backoff = entry.backoff.saturating_sub(1);
+        let degraded = flag == HealthFlag::DegradedOutlierDetection;
+        let term = if degraded { &mut entry.degradation } else { &mut entry.ejection };
+        if !host.flags().contains(flag) {
+            term.times = term.times.saturating_sub(1);
             return false;
         }
-        let runtime = &*self.context.runtime;
-        let base = self.config.time(Setting::BaseEjectionTimeMs, runtime);
-        let most = self.config.time(Setting::MaxEjectionTimeMs, runtime);
-        let length = base.saturating_mul(entry.backoff).min(most).saturating_add(entry.jitter);
-        entry.ejected_at.is_none_or(|at| now.saturating_duration_since(at) >= length)
+        let [base, most] = self.bounds();
+        let length = base.saturating_mul(term.times).min(most).saturating_add(term.jitter);
+        term.began.is_none_or(|at| now.saturating_duration_since(at) >= length)
+    }
+
+    /// The time that is multiplied, and the longest.
+    fn bounds(&self) -> [Duration; 2] {
+        [Setting::BaseEjectionTimeMs, Setting::MaxEjectionTimeMs]
+            .map(|setting| self.config.time(setting, &*self.context.runtime))
+    }
+
+    fn begin(&self, term: &mut Term) {
+        let jitter = self.config.time(Setting::MaxEjectionTimeJitterMs, &*self.context.runtime);
+        term.jitter = crate::interval::part(jitter, &self.context.rng);
+        term.began = Some(Instant::now());
+        let [base, most] = self.bounds();
+        if base.saturating_mul(term.times) < most.saturating_add(base) {
+            term.times += 1;
+        }
+    }
+
+    /// An answer said that the host is degraded.
+    pub fn degraded(&self, host: &Arc<Host>) {
+        let (count, since_last_action) = {
+            let mut hosts = self.hosts.borrow_mut();
+            let Some(entry) = hosts.get_mut(&key(host)) else { return };
+            self.begin(&mut entry.degradation);
+            (entry.ejections, entry.returned_at.map(|at| at.elapsed()))
+        };
+        self.context.stats.inc(EJECTIONS_DETECTED_DEGRADATION);
+        let reason = "x-envoy-degraded in an answer to traffic";
+        self.context.sink.flags(host, host.flags().with(HealthFlag::DegradedOutlierDetection), reason);
+        let ejection = Ejection { cause: Cause::Degraded, ejects: true, enforced: true, count, since_last_action };
+        self.context.events.outlier(host, &ejection);
+    }
+
+    fn degraded_no_longer(&self, host: &Arc<Host>) {
+        let ejection = {
+            let hosts = self.hosts.borrow();
+            let Some(entry) = hosts.get(&key(host)) else { return };
+            entry.tally.forget_degraded();
+            entry.returns(Instant::now())
+        };
+        let reason = "no answer said that it is degraded for long enough";
+        self.context.sink.flags(host, host.flags().without(HealthFlag::DegradedOutlierDetection), reason);
+        self.context.events.outlier(host, &ejection);
     }
 
     /// The outliers of the interval that ends now.
@@ -272,7 +328,7 @@ impl OutlierDetector {
 
     fn eject(&self, host: &Arc<Host>, cause: Cause) {
         let (stats, runtime) = (&self.context.stats, &*self.context.runtime);
-        let Kind { detected, enforced, enforcing } = Kind::of(cause);
+        let Some(Kind { detected, enforced, enforcing }) = Kind::of(cause) else { return };
         stats.inc(detected);
         let most = self.config.get(Setting::MaxEjectionPercent, runtime).min(100);
         let ejected = self.ejected.get();
@@ -293,15 +349,8 @@ impl OutlierDetector {
             let since = entry.returned_at.map(|at| at.elapsed());
             if enforces {
                 entry.ejections += 1;
-                entry.ejected_at = Some(Instant::now());
                 entry.cause = Some(cause.as_str());
-                let jitter = self.config.time(Setting::MaxEjectionTimeJitterMs, runtime);
-                entry.jitter = crate::interval::part(jitter, &self.context.rng);
-                let base = self.config.time(Setting::BaseEjectionTimeMs, runtime);
-                let longest = self.config.time(Setting::MaxEjectionTimeMs, runtime).saturating_add(base);
-                if base.saturating_mul(entry.backoff) < longest {
-                    entry.backoff += 1;
-                }
+                self.begin(&mut entry.ejection);
             }
             (since, entry.ejections)
         };
@@ -325,10 +374,7 @@ impl OutlierDetector {
             entry.cause = None;
             let now = Instant::now();
             entry.returned_at = Some(now);
-            let since_last_action = entry.ejected_at.map(|at| now.saturating_duration_since(at));
-            // Envoy says no cause here, which is the first of the list.
-            let (cause, count) = (Cause::Consecutive5xx, entry.ejections);
-            Ejection { cause, ejects: false, enforced: false, count, since_last_action }
+            entry.returns(now)
         };
         self.count_ejected(self.ejected.get().saturating_sub(1));
         let reason = format!("no longer ejected by outlier detection: {why}");
@@ -351,13 +397,22 @@ impl OutlierDetector {
     pub fn report(&self, host: &Arc<Host>) -> Option<OutlierReport> {
         let hosts = self.hosts.borrow();
         let entry = hosts.get(&key(host))?;
-        let since = || entry.ejected_at.map(|at| at.elapsed()).unwrap_or_default();
+        let since = || entry.ejection.began.map(|at| at.elapsed()).unwrap_or_default();
         Some(OutlierReport {
             success_rate: entry.rates[Origin::External as usize],
             local_origin_success_rate: entry.rates[Origin::Local as usize],
             ejections: entry.ejections,
             ejected: entry.cause.filter(|_| is_ejected(host)).map(|cause| (since(), cause)),
         })
+    }
+}
+
+impl Entry {
+    /// The event of its return. Envoy says no cause in it, which is the first of the list.
+    fn returns(&self, now: Instant) -> Ejection {
+        let since_last_action = self.ejection.began.map(|at| now.saturating_duration_since(at));
+        let (cause, count) = (Cause::Consecutive5xx, self.ejections);
+        Ejection { cause, ejects: false, enforced: false, count, since_last_action }
     }
 }
 
@@ -373,7 +428,8 @@ struct Kind {
 }
 
 impl Kind {
-    fn of(cause: Cause) -> Self {
+    /// None of what is no reason to eject.
+    fn of(cause: Cause) -> Option<Self> {
         let (detected, enforced, enforcing) = match cause {
             Cause::Consecutive5xx => (
                 EJECTIONS_DETECTED_CONSECUTIVE_5XX,
@@ -408,8 +464,9 @@ impl Kind {
                 EJECTIONS_ENFORCED_LOCAL_ORIGIN_FAILURE_PERCENTAGE,
                 Setting::EnforcingFailurePercentageLocalOrigin,
             ),
+            Cause::Degraded => return None,
         };
-        Self { detected, enforced, enforcing }
+        Some(Self { detected, enforced, enforcing })
     }
 }
 

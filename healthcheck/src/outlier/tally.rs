@@ -1,7 +1,7 @@
 //! What all workers counted of one host. Relaxed atomics: a count that is one off decides nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nuncio_core::runtime::Runtime;
 use nuncio_core::upstream::Outcome;
@@ -57,17 +57,20 @@ pub struct Tally {
     gateway: AtomicU32,
     local_origin: AtomicU32,
     split: bool,
+    /// Main hears of a host that is degraded once, until it forgets; for ever where that does not count.
+    degraded: AtomicBool,
     rates: [Rate; 2],
     limits: Arc<Limits>,
 }
 
 impl Tally {
-    pub fn new(limits: Arc<Limits>, split: bool) -> Self {
+    pub fn new(limits: Arc<Limits>, split: bool, detects_degraded: bool) -> Self {
         Self {
             consecutive_5xx: AtomicU32::new(0),
             gateway: AtomicU32::new(0),
             local_origin: AtomicU32::new(0),
             split,
+            degraded: AtomicBool::new(!detects_degraded),
             rates: Default::default(),
             limits,
         }
@@ -83,8 +86,18 @@ impl Tally {
             (Outcome::ConnectedForBytes, false) => self.answered(200, tell),
             (Outcome::Failed, false) => self.answered(503, tell),
             (Outcome::TimedOut { status }, false) => self.answered(status, tell),
-            (Outcome::Connected, false) | (Outcome::FailsAtOnce, _) => {}
+            (Outcome::Connected, false) | (Outcome::FailsAtOnce | Outcome::Degraded, _) => {}
         }
+    }
+
+    /// On a worker, of a host whose answer says that it is degraded: whether main must hear of it.
+    pub fn becomes_degraded(&self) -> bool {
+        !self.degraded.load(Relaxed) && !self.degraded.swap(true, Relaxed)
+    }
+
+    /// On main: it is not degraded any more.
+    pub fn forget_degraded(&self) {
+        self.degraded.store(false, Relaxed);
     }
 
     fn answered(&self, status: u16, tell: impl Fn(Cause)) {
@@ -171,7 +184,7 @@ mod tests {
         };
         let limits = Arc::<Limits>::default();
         limits.read(&OutlierConfig::from_proto(&message).unwrap(), &NoRuntime);
-        Tally::new(limits, split)
+        Tally::new(limits, split, true)
     }
 
     fn told(tally: &Tally, outcomes: &[Outcome]) -> Vec<&'static str> {
@@ -201,6 +214,15 @@ mod tests {
         let mended = [Outcome::Connected, Outcome::Failed, Outcome::ConnectedForBytes, Outcome::Failed];
         assert!(told(&split, &mended).is_empty());
         assert_eq!((split.take_rate(Origin::External), split.take_rate(Origin::Local).unwrap().1), (None, 7));
+    }
+
+    #[test]
+    fn a_degraded_host_is_told_of_once_where_that_counts() {
+        let (counts, does_not) = (tally(false), Tally::new(Arc::default(), false, false));
+        assert_eq!([(); 3].map(|()| counts.becomes_degraded()), [true, false, false]);
+        counts.forget_degraded();
+        assert!(counts.becomes_degraded() && !does_not.becomes_degraded());
+        assert!(told(&counts, &[Outcome::Degraded; 9]).is_empty());
     }
 
     #[test]

@@ -282,6 +282,9 @@ fn health_status(flags: HealthFlags) -> Value {
     set(HealthFlag::ExcludedViaImmediateHcFail, "excluded_via_immediate_hc_fail");
     set(HealthFlag::ActiveHcTimeout, "active_hc_timeout");
     json.insert("eds_health_status".into(), discovered.into());
+    if flags.contains(HealthFlag::DegradedOutlierDetection) {
+        json.insert("failed_degraded_outlier_detection".into(), true.into());
+    }
     json.into()
 }
 

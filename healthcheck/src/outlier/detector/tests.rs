@@ -200,3 +200,35 @@ async fn an_active_check_that_passes_brings_a_host_back_if_configured_so() {
     world.detector.passed_check(&world.hosts[0].0);
     assert_eq!(world.ejected(), [0]);
 }
+
+// The times: Envoy 1.40 for the same configuration, rounded up to its interval.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_says_it_is_degraded_is_so_for_longer_and_longer() {
+    let millis = |millis: i32| Some(Span { seconds: 0, nanos: millis * 1_000_000 });
+    let message = Message {
+        base_ejection_time: millis(600),
+        max_ejection_time: Some(Span { seconds: 1, nanos: 300_000_000 }),
+        max_ejection_percent: Some(UInt32Value { value: 0 }),
+        detect_degraded_hosts: Some(BoolValue { value: true }),
+        ..Message::default()
+    };
+    let mut world = World::new(1, message);
+    let (host, tally) = world.hosts[0].clone();
+    let flags = || host.flags().to_string();
+    for lasts in [600, 1200, 1300, 1300] {
+        assert!(tally.becomes_degraded());
+        world.detector.degraded(&host);
+        assert!(!tally.becomes_degraded());
+        world.pass(lasts - 100).await;
+        assert_eq!(flags(), "/degraded_outlier_detection", "{lasts}");
+        world.pass(100).await;
+        assert_eq!(flags(), "healthy", "{lasts}");
+    }
+    assert_eq!((world.stat("ejections_detected_degradation"), world.stat("ejections_active")), (4, 0));
+    // Well for some intervals, it begins anew; and it may be ejected beside that.
+    world.pass(1000).await;
+    world.detector.degraded(&host);
+    host.set_flags(host.flags().with(HealthFlag::FailedOutlierCheck));
+    world.pass(600).await;
+    assert_eq!(flags(), "healthy");
+}

@@ -336,12 +336,18 @@ impl UpstreamRequest {
 
     /// What the answer tells of the host, whatever becomes of it.
     pub fn report_answer(&self, head: &ResponseHead) {
+        if !self.host.as_ref().is_some_and(|host| host.is_watched()) {
+            return;
+        }
         // In a head without a body gRPC tells its status, which HTTP's hides.
         let grpc = head.headers.contains("grpc-status").then(|| grpc_status::of_response(Some(head), None)).flatten();
         let status = grpc.map_or(head.status, grpc_status::to_http);
         self.report(Outcome::Answered { status });
         if head.headers.contains("x-envoy-immediate-health-check-fail") {
             self.report(Outcome::FailsAtOnce);
+        }
+        if status < 500 && head.headers.contains("x-envoy-degraded") {
+            self.report(Outcome::Degraded);
         }
     }
 
