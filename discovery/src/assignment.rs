@@ -75,6 +75,9 @@ impl From<Vec<HostSpec>> for Assignment {
     }
 }
 
+/// After so many mistakes nobody wants to hear of more.
+const MOST_ERRORS: usize = 100;
+
 /// Reads a message; how an address is understood depends on the discovery type.
 pub struct Reader<F> {
     address: F,
@@ -106,6 +109,9 @@ impl<F: Fn(&core_pb::Address) -> Result<Address, ConfigError>> Reader<F> {
                 match self.host(endpoint, &locality, group.priority) {
                     Ok(host) => assignment.hosts.push(host),
                     Err(e) => self.errors.push(e.within(&format!("endpoints[{at}].lb_endpoints[{i}]"))),
+                }
+                if self.errors.len() >= MOST_ERRORS {
+                    return Err(self.errors);
                 }
             }
         }

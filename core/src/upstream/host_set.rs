@@ -1,5 +1,6 @@
 //! The hosts of a cluster, by priority and health, as an immutable picture.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::host::Health;
@@ -41,15 +42,7 @@ impl HostSet {
     /// Takes the picture: reads every host's flags once. What is equal is shared: a set of one
     /// locality with all hosts healthy holds one list.
     pub fn new(hosts: Vec<Arc<Host>>, weight_of: impl Fn(&Locality) -> u32, overprovisioning_factor: u32) -> Self {
-        let mut localities: Vec<(Arc<Locality>, Vec<Arc<Host>>)> = Vec::new();
-        for host in &hosts {
-            let locality = &host.spec().locality;
-            // Neighbours usually share a locality, so the last one is asked first.
-            match localities.iter().rposition(|(known, _)| Arc::ptr_eq(known, locality) || known == locality) {
-                Some(at) => localities[at].1.push(host.clone()),
-                None => localities.push((locality.clone(), vec![host.clone()])),
-            }
-        }
+        let localities = by_locality(&hosts);
         let whole = Partition::new(hosts.into());
         let localities = if localities.len() == 1 {
             localities.into_iter().map(|(locality, _)| whole.in_locality(&weight_of, locality)).collect()
@@ -60,6 +53,38 @@ impl HostSet {
         let Partition { hosts, healthy, degraded, excluded } = whole;
         Self { hosts, healthy, degraded, excluded, localities, overprovisioning_factor, weighted_health: false }
     }
+
+    /// The weights of its localities, for a picture that takes its place.
+    pub fn weights(&self) -> impl Fn(&Locality) -> u32 + use<> {
+        let each = self.localities.iter().map(|local| (local.locality.clone(), local.weight));
+        let known: HashMap<Arc<Locality>, u32> = each.collect();
+        move |locality| known.get(locality).copied().unwrap_or(0)
+    }
+}
+
+/// Localities in the order of their first hosts, each with its hosts in their order.
+fn by_locality(hosts: &[Arc<Host>]) -> Vec<(Arc<Locality>, Vec<Arc<Host>>)> {
+    /// So many are looked through faster than hashed.
+    const FEW: usize = 16;
+    let mut localities: Vec<(Arc<Locality>, Vec<Arc<Host>>)> = Vec::new();
+    let mut index: HashMap<&Locality, usize> = HashMap::new();
+    for host in hosts {
+        let locality = &host.spec().locality;
+        let known = if localities.len() <= FEW {
+            // Neighbours usually share a locality, so the last one is asked first.
+            localities.iter().rposition(|(known, _)| Arc::ptr_eq(known, locality) || known == locality)
+        } else {
+            index.get(&**locality).copied()
+        };
+        match known {
+            Some(at) => localities[at].1.push(host.clone()),
+            None => {
+                index.insert(locality, localities.len());
+                localities.push((locality.clone(), vec![host.clone()]));
+            }
+        }
+    }
+    localities
 }
 
 struct Partition {
@@ -138,6 +163,26 @@ mod tests {
         assert!(Arc::ptr_eq(&set.hosts, &set.healthy));
         assert!(Arc::ptr_eq(&set.hosts, &set.localities[0].healthy));
         assert_eq!((set.localities.len(), set.degraded.len(), set.excluded), (1, 0, 0));
+    }
+
+    #[test]
+    fn hosts_are_put_together_by_locality_however_many_there_are() {
+        for zones in [3, 200] {
+            let spec = |at: u16| {
+                let zone = (at % zones).to_string().as_str().into();
+                let locality = Arc::new(Locality { zone, ..Locality::default() });
+                HostSpec { locality, ..HostSpec::new(Address::Ip(([127, 0, 0, 1], at).into())) }
+            };
+            let hosts = (0..1000).map(|at| Arc::new(Host::new(spec(at)))).collect();
+            let set = HostSet::new(hosts, |locality| locality.zone.parse().unwrap(), 140);
+            assert_eq!(set.localities.len(), usize::from(zones));
+            for (at, local) in set.localities.iter().enumerate() {
+                let same = |host: &Arc<Host>| usize::from(host.address().port().unwrap() % zones) == at;
+                assert!(local.hosts.iter().all(same) && local.hosts.len() >= 5);
+                assert_eq!((local.weight as usize, set.weights()(&local.locality) as usize), (at, at));
+            }
+            assert_eq!(set.weights()(&Locality::default()), 0);
+        }
     }
 
     #[test]

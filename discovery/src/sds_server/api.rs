@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -67,9 +67,13 @@ impl Server {
     /// On a local runtime; whoever forgets and writes ends with it.
     pub fn start(settings: &Settings, clock: WallClock) -> io::Result<Rc<Self>> {
         let mut registry = Registry::new(settings.host_ttl);
-        let loaded = settings.store.as_deref().map(Store::open).transpose()?;
+        let of_store = |error: io::Error| {
+            let path = settings.store.as_deref().unwrap_or(Path::new(""));
+            io::Error::other(format!("{}: {error}", path.display()))
+        };
+        let loaded = settings.store.as_deref().map(Store::open).transpose().map_err(of_store)?;
         let lines = loaded.as_ref().map_or(&[][..], |(_, lines)| lines);
-        load(&mut registry, lines, settings.host_ttl, clock)?;
+        load(&mut registry, lines, settings.host_ttl, clock).map_err(of_store)?;
         let registry = Rc::new(RefCell::new(registry));
         let mut tasks = Vec::new();
         let journal = loaded.map(|(store, lines)| {
@@ -185,7 +189,7 @@ fn load(registry: &mut Registry, lines: &[String], ttl: Duration, clock: WallClo
     let mut changes = Vec::with_capacity(lines.len());
     for (at, line) in lines.iter().enumerate() {
         let change = Change::from_line(line);
-        changes.push(change.ok_or_else(|| io::Error::other(format!("line {} of the store is damaged", at + 1)))?);
+        changes.push(change.ok_or_else(|| io::Error::other(format!("line {} is damaged", at + 1)))?);
     }
     let check_in = |change: &Change| match change {
         Change::Register { host, .. } => Some(host.last_check_in),
@@ -334,7 +338,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
         std::fs::write(&path, "garbage\n").unwrap();
-        let refused = Server::start(&settings(Some(path)), WallClock::System);
-        assert_eq!(refused.err().unwrap().to_string(), "line 1 of the store is damaged");
+        let refused =
+            |path: &Path| Server::start(&settings(Some(path.to_owned())), WallClock::System).err().unwrap().to_string();
+        assert_eq!(refused(&path), format!("{}: line 1 is damaged", path.display()));
+        let nowhere = folder.path().join("none").join("store");
+        assert_eq!(refused(&nowhere), format!("{}: No such file or directory (os error 2)", nowhere.display()));
     }
 }

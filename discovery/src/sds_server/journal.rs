@@ -34,7 +34,7 @@ impl Store {
     /// Opens the file, or makes it, and returns its lines.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<String>)> {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-        lock(&file, path)?;
+        lock(&file)?;
         let mut text = String::from_utf8_lossy(&fs::read(path)?).into_owned();
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
         let file = if whole < text.len() {
@@ -61,7 +61,7 @@ impl Store {
     fn write_anew(&mut self, text: &str) -> io::Result<()> {
         let beside = self.path.with_extension("new");
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(&beside)?;
-        lock(&file, &beside)?;
+        lock(&file)?;
         file.set_len(0)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
@@ -73,8 +73,8 @@ impl Store {
     }
 }
 
-fn lock(file: &File, path: &Path) -> io::Result<()> {
-    file.try_lock().map_err(|_| io::Error::other(format!("{} is another server's", path.display())))
+fn lock(file: &File) -> io::Result<()> {
+    file.try_lock().map_err(|_| io::Error::other("it is another server's"))
 }
 
 impl Journal {

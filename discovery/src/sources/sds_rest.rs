@@ -2,9 +2,8 @@
 //! hosts there are. An empty list is an answer like any other. Everything else that is wrong keeps the hosts, and the
 //! log says what was asked, what came, and how old the last good answer is.
 
-use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+mod answer;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,19 +11,15 @@ use futures_util::future::LocalBoxFuture;
 use nuncio_api::any::unpack;
 use nuncio_api::own::SdsCluster;
 use nuncio_api::pb::envoy::config::cluster::v3::{Cluster, cluster::ClusterDiscoveryType};
-use nuncio_api::pb::envoy::config::core::v3 as pb;
-use nuncio_api::pb::google::protobuf::{Struct, Value as PbValue, value::Kind};
 use nuncio_api::support::Entry;
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
-use nuncio_core::metadata::Metadata;
-use nuncio_core::net::Address;
 use nuncio_core::time::duration;
-use nuncio_core::upstream::{AsyncRequest, HostSpec, Locality};
-use serde_json::{Map, Value};
+use nuncio_core::upstream::AsyncRequest;
 use tokio::time::Instant;
 
+use self::answer::Registered;
 use crate::source::Needs;
 use crate::xds::{once_the_cluster_is_there, polite_delay};
 use crate::{HostSink, HostSource, HostSourceFactory, SourceContext, UpdateEvent};
@@ -127,7 +122,7 @@ impl HostSource for Sds {
                 };
                 let asked = format!("GET {}{}", self.cluster, self.path);
                 match self.ask(&context).await {
-                    Ok((hosts, version)) => {
+                    Ok(Registered { hosts, version }) => {
                         last_good = Some(Instant::now());
                         sink.count(UpdateEvent::Success);
                         if let Some(version) = version {
@@ -145,7 +140,7 @@ impl HostSource for Sds {
 }
 
 impl Sds {
-    async fn ask(&self, context: &SourceContext) -> Result<Answer, Fault> {
+    async fn ask(&self, context: &SourceContext) -> Result<Registered, Fault> {
         let mut head = RequestHead::default();
         let headers = [(":method", "GET"), (":path", &self.path), (":scheme", "http"), (":authority", &self.cluster)];
         headers.into_iter().for_each(|(name, value)| head.headers.append(name, value));
@@ -162,99 +157,8 @@ impl Sds {
         if answer.head.status != 200 {
             return Err(Fault::Failure(format!("answered {}", answer.head.status)));
         }
-        let read: Value =
-            serde_json::from_slice(&answer.body).map_err(|e| Fault::Rejected(format!("not JSON: {e}")))?;
-        Ok((hosts(&read).map_err(Fault::Rejected)?, version(&read)))
+        answer::read(&answer.body).map_err(Fault::Rejected)
     }
-}
-
-/// Hosts, and the version of the list if the server numbers them, as our own does.
-type Answer = (Vec<HostSpec>, Option<String>);
-
-fn version(answer: &Value) -> Option<String> {
-    match answer.get("version")? {
-        Value::String(version) => Some(version.chars().take(128).collect()),
-        Value::Number(version) => Some(version.to_string()),
-        _ => None,
-    }
-}
-
-/// The whole list, or what is wrong with it. Keys that are not known are somebody else's.
-fn hosts(answer: &Value) -> Result<Vec<HostSpec>, String> {
-    let list = answer.get("hosts").and_then(Value::as_array).ok_or("`hosts` must be a list")?;
-    let mut seen = HashSet::with_capacity(list.len());
-    let mut hosts = Vec::with_capacity(list.len());
-    let mut places = Places::default();
-    for (i, entry) in list.iter().enumerate() {
-        let host = host(entry, &mut places).map_err(|reason| format!("hosts[{i}]{reason}"))?;
-        // The first of those with the same address wins.
-        if seen.insert(host.address.clone()) {
-            hosts.push(host);
-        }
-    }
-    Ok(hosts)
-}
-
-/// Localities that were named so far: hosts of the same one share it.
-#[derive(Default)]
-struct Places(Vec<Arc<Locality>>);
-
-impl Places {
-    fn of(&mut self, region: &str, zone: &str) -> Arc<Locality> {
-        if region.is_empty() && zone.is_empty() {
-            return Locality::none();
-        }
-        let known = self.0.iter().find(|place| *place.region == *region && *place.zone == *zone);
-        known.cloned().unwrap_or_else(|| {
-            let place = Arc::new(Locality { region: region.into(), zone: zone.into(), sub_zone: Arc::default() });
-            self.0.push(place.clone());
-            place
-        })
-    }
-}
-
-fn host(entry: &Value, places: &mut Places) -> Result<HostSpec, String> {
-    let ip = entry.get("ip_address").and_then(Value::as_str).ok_or(".ip_address: must be a string")?;
-    let ip: IpAddr = ip.parse().map_err(|_| format!(".ip_address: `{}` is no IP address", shown(ip)))?;
-    let port = entry.get("port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
-    let port = port.filter(|port| *port != 0).ok_or(".port: must be a number from 1 to 65535")?;
-    let mut host = HostSpec::new(Address::Ip(SocketAddr::new(ip, port)));
-    let none = Map::new();
-    let tags = match entry.get("tags") {
-        None | Some(Value::Null) => &none,
-        Some(tags) => tags.as_object().ok_or(".tags: must be an object")?,
-    };
-    let text = |name: &str| match tags.get(name) {
-        None | Some(Value::Null) => Ok(""),
-        Some(value) => value.as_str().ok_or_else(|| format!(".tags.{name}: must be a string")),
-    };
-    host.locality = places.of(text("region")?, text("az")?);
-    match tags.get("canary") {
-        None | Some(Value::Null | Value::Bool(false)) => {}
-        Some(Value::Bool(true)) => {
-            host.canary = true;
-            host.metadata = canary();
-        }
-        Some(_) => return Err(".tags.canary: must be true or false".to_owned()),
-    }
-    if let Some(weight) = tags.get("load_balancing_weight").filter(|weight| !weight.is_null()) {
-        let weight = weight.as_u64().filter(|weight| (1..=100).contains(weight));
-        let weight = weight.and_then(|weight| u32::try_from(weight).ok());
-        host.weight = weight.ok_or(".tags.load_balancing_weight: must be a number from 1 to 100")?;
-    }
-    Ok(host)
-}
-
-/// As EDS would say it.
-fn canary() -> Arc<Metadata> {
-    let fields = [("canary".to_owned(), PbValue { kind: Some(Kind::BoolValue(true)) })].into();
-    let filter_metadata = [("envoy.lb".to_owned(), Struct { fields })].into();
-    Arc::new(Metadata::from_proto(&pb::Metadata { filter_metadata, ..Default::default() }))
-}
-
-/// The beginning of a text from outside.
-fn shown(text: &str) -> String {
-    text.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
 #[cfg(test)]

@@ -56,16 +56,17 @@ pub fn apply(before: &Arc<PrioritySet>, assignment: Assignment, rules: Rules) ->
     let levels = now.len().max(before.priorities.len()).max(1);
     now.resize_with(levels, Level::default);
     let mut changed = before.drop_overload != assignment.drop_overload;
+    let all_weights = Weights::new(&assignment.locality_weights);
     let pictures = now.into_iter().enumerate().map(|(priority, level)| {
-        let weights = Weights { priority: priority as u32, list: &assignment.locality_weights };
+        let weights = |locality: &Locality| all_weights.of(priority as u32, locality);
         let (factor, weighted_health) = (assignment.overprovisioning_factor, assignment.weighted_health);
         match before.priorities.get(priority) {
-            Some(old) if old.weighted_health == weighted_health && level.is_pictured_by(old, &weights, factor) => {
+            Some(old) if old.weighted_health == weighted_health && level.is_pictured_by(old, weights, factor) => {
                 old.clone()
             }
             _ => {
                 changed = true;
-                let set = HostSet::new(level.hosts, |locality| weights.of(locality), factor);
+                let set = HostSet::new(level.hosts, weights, factor);
                 Arc::new(HostSet { weighted_health, ..set })
             }
         }
@@ -84,23 +85,17 @@ pub fn without(before: &Arc<PrioritySet>, host: &Arc<Host>) -> Arc<PrioritySet> 
     let mut hosts = PrioritySet::clone(before);
     if let Some(set) = hosts.priorities.get_mut(host.priority() as usize) {
         let left: Vec<_> = set.hosts.iter().filter(|other| !Arc::ptr_eq(other, host)).cloned().collect();
-        let new = HostSet::new(left, |locality| weight_in(set, locality), set.overprovisioning_factor);
+        let new = HostSet::new(left, set.weights(), set.overprovisioning_factor);
         *set = Arc::new(HostSet { weighted_health: set.weighted_health, ..new });
     }
     Arc::new(hosts)
-}
-
-fn weight_in(set: &HostSet, locality: &Locality) -> u32 {
-    let known = set.localities.iter().find(|local| *local.locality == *locality);
-    known.map_or(0, |local| local.weight)
 }
 
 /// The same hosts, with the health of one priority read again.
 pub fn picture_anew(before: &Arc<PrioritySet>, priority: u32) -> Arc<PrioritySet> {
     let mut hosts = PrioritySet::clone(before);
     if let Some(set) = hosts.priorities.get_mut(priority as usize) {
-        let weight_of = |locality: &Locality| weight_in(set, locality);
-        let new = HostSet::new(set.hosts.to_vec(), weight_of, set.overprovisioning_factor);
+        let new = HostSet::new(set.hosts.to_vec(), set.weights(), set.overprovisioning_factor);
         *set = Arc::new(HostSet { weighted_health: set.weighted_health, ..new });
     }
     Arc::new(hosts)
@@ -115,24 +110,27 @@ struct Level {
 }
 
 impl Level {
-    fn is_pictured_by(&self, old: &HostSet, weights: &Weights<'_>, factor: u32) -> bool {
+    fn is_pictured_by(&self, old: &HostSet, weights: impl Fn(&Locality) -> u32, factor: u32) -> bool {
         !self.touched
             && old.overprovisioning_factor == factor
             && self.hosts.len() == old.hosts.len()
             && self.hosts.iter().zip(old.hosts.iter()).all(|(new, old)| Arc::ptr_eq(new, old))
-            && old.localities.iter().all(|local| local.weight == weights.of(&local.locality))
+            && old.localities.iter().all(|local| local.weight == weights(&local.locality))
     }
 }
 
-struct Weights<'a> {
-    priority: u32,
-    list: &'a [LocalityWeight],
-}
+/// Of localities, each in its priority.
+struct Weights<'a>(HashMap<(u32, &'a Locality), u32>);
 
-impl Weights<'_> {
-    fn of(&self, locality: &Locality) -> u32 {
-        let found = self.list.iter().find(|w| w.priority == self.priority && *w.locality == *locality);
-        found.map_or(0, |w| w.weight)
+impl<'a> Weights<'a> {
+    /// The first of those that speak of the same one counts.
+    fn new(list: &'a [LocalityWeight]) -> Self {
+        let each = list.iter().rev().map(|one| ((one.priority, &*one.locality), one.weight));
+        Self(each.collect())
+    }
+
+    fn of(&self, priority: u32, locality: &Locality) -> u32 {
+        self.0.get(&(priority, locality)).copied().unwrap_or(0)
     }
 }
 

@@ -298,11 +298,16 @@ impl Inner {
                 self.keep(name, id, Some((assignment, Running(timer.abort_handle()))));
             }
             Some(Verdict::Refuse) => {
-                tracing::warn!(cluster = &**name, "the answer goes back to an older version and is refused");
                 self.count_protected(name, id, stat::REFUSED_OLDER);
                 self.with(name, id, |cluster| {
-                    let current = cluster.said.as_ref().and_then(|said| said.version().cloned());
-                    cluster.show_version(&current.unwrap_or_default());
+                    let Some(said) = &cluster.said else { return };
+                    let current = said.version().cloned().unwrap_or_default();
+                    tracing::warn!(
+                        cluster = &**name,
+                        "{} is refused: version {current} came after it and stays",
+                        said.answer()
+                    );
+                    cluster.show_version(&current);
                 });
             }
         }
