@@ -83,6 +83,8 @@ struct Session {
 pub struct CheckResult {
     pub at: SystemTime,
     pub passed: bool,
+    /// The HTTP status, if there was one.
+    pub status: Option<u16>,
     pub note: String,
 }
 
@@ -291,6 +293,7 @@ impl Session {
         if results.len() == KEPT_RESULTS {
             results.pop_front();
         }
-        results.push_back(CheckResult { at, passed: answer.is_passed(), note: answer.to_string() });
+        let (passed, status, note) = (answer.is_passed(), answer.status, answer.to_string());
+        results.push_back(CheckResult { at, passed, status, note });
     }
 }

@@ -55,12 +55,17 @@ struct Picture {
     now: SystemTime,
     clusters: Vec<Rows>,
     transitions: Vec<Transition>,
+    /// A cluster was asked for that is not there.
+    unknown: bool,
 }
 
 struct Rows {
     name: Arc<str>,
     warming: bool,
     checked: bool,
+    panic: Vec<usize>,
+    /// Then nobody gets traffic, instead of everybody.
+    fail_on_panic: bool,
     hosts: Vec<Row>,
 }
 
@@ -80,6 +85,8 @@ fn answer(source: &dyn HealthSource, now: SystemTime, query: &Query) -> Answer {
         name: view.snapshot.config.info.name.clone(),
         warming: view.warming,
         checked: view.checked,
+        panic: view.panic,
+        fail_on_panic: view.snapshot.config.lb.fail_on_panic,
         hosts: view
             .hosts
             .into_iter()
@@ -89,7 +96,8 @@ fn answer(source: &dyn HealthSource, now: SystemTime, query: &Query) -> Answer {
     };
     let mut transitions = source.transitions();
     transitions.retain(|transition| wanted.is_none_or(|name| *transition.cluster == *name));
-    let picture = Picture { now, clusters: views.into_iter().map(rows).collect(), transitions };
+    let unknown = wanted.is_some() && views.is_empty();
+    let picture = Picture { now, clusters: views.into_iter().map(rows).collect(), transitions, unknown };
     match query.get("format") {
         Some("json") => Answer::rendered(ContentType::Json, move |out| write_json(&picture, out)),
         _ => Answer::rendered(ContentType::Text, move |out| write_text(&picture, out)),
@@ -131,6 +139,9 @@ impl Row {
             None => "not watched".to_owned(),
             Some(report) => match report.ejected {
                 Some((since, cause)) => format!("ejected {}s ago: {cause}", since.as_secs()),
+                None if self.flags.contains(HealthFlag::DegradedOutlierDetection) => {
+                    "no, but its answers say that it is degraded".to_owned()
+                }
                 None if report.ejections > 0 => format!("no, but {} times before", report.ejections),
                 None => "no".to_owned(),
             },
@@ -160,7 +171,14 @@ fn write_text(picture: &Picture, out: &mut Chunks) -> fmt::Result {
         write!(out, ": {} hosts", cluster.hosts.len())?;
         out.write_str(if cluster.checked { ", checked" } else { ", not checked" })?;
         out.write_str(if cluster.warming { ", warming\n" } else { "\n" })?;
+        for priority in &cluster.panic {
+            let whom = if cluster.fail_on_panic { "none of its hosts gets" } else { "all its hosts get" };
+            writeln!(out, "  priority {priority} is in panic, since too few are well: {whom} traffic")?;
+        }
         cluster.hosts.iter().try_for_each(|row| write_row(row, out))?;
+    }
+    if picture.unknown {
+        out.write_str("there is no cluster of that name now\n")?;
     }
     writeln!(out, "\nlast {} transitions, the latest first:", picture.transitions.len())?;
     for Transition { at, cluster, host, before, after, decision, reason } in &picture.transitions {
@@ -194,7 +212,9 @@ fn write_json(picture: &Picture, out: &mut Chunks) -> fmt::Result {
     for (at, cluster) in picture.clusters.iter().enumerate() {
         let comma = if at > 0 { "," } else { "" };
         let (name, checked, warming) = (json!(&*cluster.name), cluster.checked, cluster.warming);
-        write!(out, "{comma}{{\"name\":{name},\"checked\":{checked},\"warming\":{warming},\"hosts\":[")?;
+        let (panic, fails) = (json!(cluster.panic), cluster.fail_on_panic);
+        write!(out, "{comma}{{\"name\":{name},\"checked\":{checked},\"warming\":{warming}")?;
+        write!(out, ",\"panic\":{panic},\"fail_traffic_on_panic\":{fails},\"hosts\":[")?;
         for (at, row) in cluster.hosts.iter().enumerate() {
             write!(out, "{}{}", if at > 0 { "," } else { "" }, row_json(row))?;
         }
@@ -218,6 +238,7 @@ fn row_json(row: &Row) -> Value {
         "results": row.report.results.iter().map(|result| json!({
             "time": time(result.at),
             "passed": result.passed,
+            "status": result.status,
             "result": result.note,
         })).collect::<Vec<_>>(),
     });
@@ -270,14 +291,16 @@ mod tests {
             let snapshot = cluster_with_hosts();
             let hosts: Vec<Arc<Host>> = snapshot.hosts.hosts().cloned().collect();
             hosts[1].set_flags(HealthFlags::default().with(HealthFlag::PendingDynamicRemoval));
-            let result =
-                |passed, note: &str| CheckResult { at: SystemTime::UNIX_EPOCH + AT, passed, note: note.into() };
-            let results = vec![result(true, "HTTP 200"), result(false, "timeout")];
+            let result = |passed, status, note: &str| {
+                let at = SystemTime::UNIX_EPOCH + AT;
+                CheckResult { at, passed, status, note: note.into() }
+            };
+            let results = vec![result(true, Some(200), "HTTP 200"), result(false, None, "timeout")];
             let next_check = Some(Instant::now() + Duration::from_millis(1500));
             let checked = HostReport { results, next_check, checked: true, outlier: None };
             let mut reports = [HostReport::default(), checked].into_iter();
             let hosts = hosts.into_iter().map(|host| (host, reports.next().unwrap_or_default())).collect();
-            vec![HealthView { snapshot, warming: false, checked: true, hosts }]
+            vec![HealthView { snapshot, warming: false, checked: true, panic: vec![0], hosts }]
         }
 
         fn transitions(&self) -> Vec<Transition> {
@@ -303,6 +326,7 @@ mod tests {
         let at = "2009-02-13T23:31:30.123Z";
         let expected = format!(
             "a: 2 hosts, checked
+  priority 0 is in panic, since too few are well: all its hosts get traffic
   127.0.0.1:19902: do not route since {at}; flags /eds_status_draining
     discovery: discovered, draining; check: not checked; ejected: not watched
   /x: keep since {at}; flags /pending_dynamic_removal
@@ -316,14 +340,18 @@ last 1 transitions, the latest first:
         );
         assert_eq!(page(""), expected);
         assert!(!page("unhealthy").contains("/x: keep"));
-        assert!(!page("cluster=b").contains("127.0.0.1"));
+        let other = page("cluster=b");
+        assert!(!other.contains("127.0.0.1") && other.starts_with("there is no cluster of that name now\n"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_same_is_there_as_json() {
         let json: Value = serde_json::from_str(&page("format=json")).unwrap();
-        let host = &json["clusters"][0]["hosts"][1];
+        let cluster = &json["clusters"][0];
+        assert_eq!((&cluster["panic"], &cluster["fail_traffic_on_panic"]), (&json!([0]), &json!(false)));
+        let host = &cluster["hosts"][1];
         assert_eq!((&host["decision"], &host["next_check_ms"]), (&json!("keep"), &json!(1500)));
+        assert_eq!((&host["results"][0]["status"], &host["results"][1]["status"]), (&json!(200), &Value::Null));
         assert_eq!(host["results"][1]["result"], "timeout");
         assert_eq!(json["transitions"][0]["to"], "/failed_active_hc");
     }

@@ -20,6 +20,7 @@ use nuncio_core::access_log::{LogFiles, LogTarget};
 use nuncio_core::dns::IpFamily;
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::random::Rng;
+use nuncio_core::runtime::Runtime;
 use nuncio_core::stats::Store;
 use nuncio_core::time::WallClock;
 use nuncio_discovery::assignment::read_locality;
@@ -169,14 +170,19 @@ pub fn assemble(
     let mut listeners = ListenerManager::new(extensions.network, sockets, &mut store.borrow_mut());
     let mut report = Report { loaded: &loaded, errors: Vec::new(), warnings: loaded.warnings.clone() };
     let (rng, connection_ids) = (Rng::from_os(), ConnectionIds::default());
-    let own_clusters = Clusters::new(ClusterContext {
+    let layered = loaded.bootstrap.layered_runtime.as_ref();
+    let runtime = LayeredRuntime::new(layered, &node.cluster, &mut store.borrow_mut());
+    let runtime = runtime.map_err(|error| report.refuse(error));
+    let read_runtime: Rc<dyn Runtime> = Rc::new(runtime.as_ref().map(|runtime| runtime.handle()).unwrap_or_default());
+    let context = ClusterContext {
         connect: Rc::new(Sockets::default()),
         buffers: Rc::default(),
         rng: rng.clone(),
         stats: store.borrow().main().clone(),
         connection_ids: connection_ids.clone(),
         own_listeners: Rc::default(),
-    });
+    };
+    let own_clusters = Clusters::with_runtime(context, read_runtime.clone());
     let resolver = ResolverConfig::from_bootstrap(&loaded.bootstrap).unwrap_or_else(|error| {
         report.refuse(error);
         Rc::default()
@@ -195,7 +201,7 @@ pub fn assemble(
         added.unwrap_or_else(|e| report.fail(element, vec![e]));
     }
     let source_context = sources.clone();
-    let with = (sources, secrets.clone());
+    let with = (sources, secrets.clone(), read_runtime);
     let (clusters, refused) = clusters(&loaded, extensions.host_sources, with, &store, &log_files, &mut report);
     let (warnings, scopes) = (RefCell::default(), RefCell::default());
     let context = FactoryContext {
@@ -229,9 +235,6 @@ pub fn assemble(
         report.refuse(error.within("overload_manager"));
         OverloadConfig::default()
     });
-    let layered = loaded.bootstrap.layered_runtime.as_ref();
-    let runtime = LayeredRuntime::new(layered, &node.cluster, &mut store.borrow_mut());
-    let runtime = runtime.map_err(|error| report.refuse(error));
     let stats = StatsConfig::from_proto(&stats_config(&loaded.bootstrap, &options));
     let (stats, runtime) = match (stats, runtime) {
         (Ok(stats), Ok(runtime)) if report.errors.is_empty() => (Arc::new(stats), runtime),
@@ -281,7 +284,7 @@ pub fn assemble(
 fn clusters(
     loaded: &LoadedBootstrap,
     sources: Vec<Box<dyn HostSourceFactory>>,
-    (context, secrets): (SourceContext, Secrets),
+    (context, secrets, runtime): (SourceContext, Secrets, Rc<dyn Runtime>),
     store: &Rc<RefCell<Store>>,
     log_files: &Rc<LogWriter>,
     report: &mut Report<'_>,
@@ -300,8 +303,8 @@ fn clusters(
         Arc::new(Local { cluster: local_name.into(), locality })
     });
     let log_files: Option<Rc<dyn LogFiles>> = Some(log_files.clone());
-    let clusters =
-        ClusterManager::new(store, sources, ClusterDefaults { bind, local, secrets, log_files, outlier_log }, context);
+    let defaults = ClusterDefaults { bind, local, secrets, log_files, outlier_log, runtime };
+    let clusters = ClusterManager::new(store, sources, defaults, context);
     let mut refused = HashSet::new();
     for element in &loaded.clusters {
         let message = match element.decode() {

@@ -360,7 +360,7 @@ impl Main {
         let workers =
             (0..options.concurrency).map(|i| WorkerThread::start(i, seed.clone())).collect::<io::Result<Vec<_>>>()?;
         let dial = DialContext { connect: Rc::new(Sockets::default()), buffers: Rc::default(), rng: Rng::from_os() };
-        clusters.probe_with(dial, Rc::new(layered_runtime.handle()));
+        clusters.probe_with(dial);
         clusters
             .start(Rc::new(Inboxes { main: own_clusters, workers: workers.iter().map(WorkerThread::inbox).collect() }));
         let (drained_sender, drained) = unbounded_channel();

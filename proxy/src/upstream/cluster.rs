@@ -15,6 +15,7 @@ use nuncio_core::access_log::{LogFile, LogFiles};
 use nuncio_core::error::ConfigError;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::ConnectOptions;
+use nuncio_core::runtime::{NoRuntime, Runtime};
 use nuncio_core::time::duration;
 use nuncio_core::upstream::{ClusterInfo, HealthFlag, HealthFlags};
 
@@ -179,7 +180,7 @@ impl HostStatuses {
 }
 
 /// What the bootstrap says for all clusters.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct ClusterDefaults {
     /// `cluster_manager.upstream_bind_config`.
     pub bind: Option<core_pb::BindConfig>,
@@ -191,6 +192,21 @@ pub struct ClusterDefaults {
     pub log_files: Option<Rc<dyn LogFiles>>,
     /// `cluster_manager.outlier_detection.event_log_path`.
     pub outlier_log: Option<Arc<dyn LogFile>>,
+    /// What operators change while the proxy runs.
+    pub runtime: Rc<dyn Runtime>,
+}
+
+impl Default for ClusterDefaults {
+    fn default() -> Self {
+        Self {
+            bind: None,
+            local: None,
+            secrets: Secrets::default(),
+            log_files: None,
+            outlier_log: None,
+            runtime: Rc::new(NoRuntime),
+        }
+    }
 }
 
 impl ClusterConfig {

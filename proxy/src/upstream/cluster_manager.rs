@@ -31,11 +31,12 @@ use nuncio_discovery::{
 use tokio::sync::Notify;
 
 use self::entry::{Cluster, Running, Told};
+use self::health::Wellness;
 pub use self::health::{ClusterView, HealthView};
-use self::health::{Probing, Wellness};
 use self::history::History;
 pub use self::said::{Good, Protection, Provenance, Removed, Trouble};
 use super::cluster::{ClusterConfig, ClusterDefaults};
+use super::dial::DialContext;
 use super::snapshot::{ClusterSnapshot, ClusterUpdate, Publish};
 
 /// Owner of all clusters. A cheap handle; stays on the main thread.
@@ -62,7 +63,8 @@ struct State {
     failed: Vec<ClusterUpdate>,
     /// Clusters with hosts whose flags changed since their picture was taken.
     stale: Vec<(Arc<str>, u64)>,
-    probing: Option<Rc<Probing>>,
+    /// What checks are made with, once the event loop runs.
+    probing: Option<DialContext>,
     publisher: Option<Rc<dyn Publish>>,
     /// Sources run; before that, clusters are only checked.
     started: bool,
@@ -399,7 +401,9 @@ impl ClusterManager {
         let now = self.0.context.clock.now();
         let told = Told { bytes, version, at: now };
         let wellness = Wellness::new(plan, message);
-        Ok(Box::new(Cluster::new(id, Arc::new(config), told, source, wellness, &mut self.0.store.borrow_mut())))
+        let runtime = &self.0.defaults.runtime;
+        let mut store = self.0.store.borrow_mut();
+        Ok(Box::new(Cluster::new(id, Arc::new(config), told, source, wellness, runtime, &mut store)))
     }
 
     /// Who is told of the node wants to know it.

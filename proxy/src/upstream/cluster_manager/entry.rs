@@ -1,9 +1,11 @@
 //! One cluster as its owner knows it.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use nuncio_core::runtime::Runtime;
 use nuncio_core::stats::lists::cluster::{
     self as stat, CircuitBreakers as OpenList, CircuitBreakersRemaining as RemainingList, Discovery,
     LoadBalancer as LbStats, Maglev as MaglevList, Membership, RingHash as RingList, Subscription, Updates,
@@ -45,7 +47,7 @@ pub(super) struct Cluster {
     subscription: Option<Box<Stats<Subscription>>>,
     pub(super) merge: Option<Box<Merge>>,
     gauges: Option<Box<BreakerGauges>>,
-    balancing: Option<Box<BalancingGauges>>,
+    balancing: Option<Box<Balancing>>,
 }
 
 /// What came with a configuration.
@@ -84,6 +86,7 @@ impl Cluster {
         told: Told,
         source: Box<dyn HostSource>,
         wellness: Option<Box<Wellness>>,
+        runtime: &Rc<dyn Runtime>,
         store: &mut Store,
     ) -> Self {
         let scope = store.scope(&stat::SCOPE, &config.info.observability_name);
@@ -109,7 +112,7 @@ impl Cluster {
         let shared = Shared::new(&config.lb);
         Self {
             id,
-            balancing: shared.as_ref().map(|_| Box::new(BalancingGauges::new(store, scope))),
+            balancing: shared.as_ref().map(|_| Box::new(Balancing::new(store, scope, runtime))),
             snapshot: Arc::new(ClusterSnapshot { config, breakers, shared, hosts: Arc::default(), scope }),
             bytes: told.bytes,
             version: told.version,
@@ -274,8 +277,8 @@ impl Cluster {
     fn picture(&mut self, hosts: Arc<PrioritySet>) {
         let ClusterSnapshot { config, breakers, shared, scope, .. } = &*self.snapshot;
         let (config, breakers, shared, scope) = (config.clone(), breakers.clone(), shared.clone(), *scope);
-        if let (Some(shared), Some(gauges)) = (&shared, &mut self.balancing) {
-            gauges.show(&config.lb, &shared.update(&config.lb, &hosts));
+        if let (Some(shared), Some(balancing)) = (&shared, &mut self.balancing) {
+            balancing.show(&config.lb, &shared.update(&config.lb, &*balancing.runtime, &hosts));
         }
         self.snapshot = Arc::new(ClusterSnapshot { config, breakers, shared, hosts, scope });
         self.count_members();
@@ -333,20 +336,21 @@ impl Cluster {
     }
 }
 
-/// What is shown of what balancers share.
-struct BalancingGauges {
+/// What is built for all balancers is built by it, and shown.
+struct Balancing {
+    runtime: Rc<dyn Runtime>,
     subsets: Stats<LbStats>,
     active: AmountGuard<LbStats>,
     ring: Stats<RingList>,
     maglev: Stats<MaglevList>,
 }
 
-impl BalancingGauges {
-    fn new(store: &Store, scope: ScopeId) -> Self {
+impl Balancing {
+    fn new(store: &Store, scope: ScopeId, runtime: &Rc<dyn Runtime>) -> Self {
         let subsets = Stats::<LbStats>::new(store.main(), scope);
         let active = subsets.amount(stat::LB_SUBSETS_ACTIVE);
         let (ring, maglev) = (Stats::new(store.main(), scope), Stats::new(store.main(), scope));
-        Self { subsets, active, ring, maglev }
+        Self { runtime: runtime.clone(), subsets, active, ring, maglev }
     }
 
     /// Main counts subsets as one of the threads, as in Envoy.

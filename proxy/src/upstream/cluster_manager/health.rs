@@ -32,14 +32,9 @@ use crate::format::header_mutation::{HeaderMutations, MutationValues};
 use crate::upstream::cluster::ClusterConfig;
 use crate::upstream::dial::{CheckTls, DialContext, Dialer};
 use crate::upstream::http_options::UpstreamProtocol;
+use crate::upstream::lb::priority::{PriorityState, panic_threshold};
 use crate::upstream::membership::Applied;
 use crate::upstream::snapshot::{ClusterSnapshot, ClusterUpdate};
-
-/// What checks are made with, once the event loop runs.
-pub(super) struct Probing {
-    dial: DialContext,
-    runtime: Rc<dyn Runtime>,
-}
 
 /// Whether the hosts of a cluster are well, and whether they must have been asked before it serves.
 #[derive(Default)]
@@ -70,6 +65,8 @@ pub struct HealthView {
     pub warming: bool,
     /// Active checks decide.
     pub checked: bool,
+    /// Priorities of which so few hosts are available that health does not count there.
+    pub panic: Vec<usize>,
     /// In the order of the snapshot.
     pub hosts: Vec<(Arc<Host>, HostReport)>,
 }
@@ -155,8 +152,8 @@ impl Wellness {
 
 impl ClusterManager {
     /// Before it starts: what health checks are made with.
-    pub fn probe_with(&self, dial: DialContext, runtime: Rc<dyn Runtime>) {
-        self.0.state.borrow_mut().probing = Some(Rc::new(Probing { dial, runtime }));
+    pub fn probe_with(&self, dial: DialContext) {
+        self.0.state.borrow_mut().probing = Some(dial);
     }
 
     /// What checks or traffic say of a host's health, all flags of it. A host that became unhealthy loses its idle
@@ -194,7 +191,8 @@ impl ClusterManager {
             all.extend(slot.warming.as_deref().map(|cluster| (true, cluster)));
         }
         all.sort_unstable_by_key(|(warming, cluster)| (*warming, cluster.id));
-        all.into_iter().map(|(warming, cluster)| cluster.health_view(warming)).collect()
+        let runtime = &*self.0.defaults.runtime;
+        all.into_iter().map(|(warming, cluster)| cluster.health_view(warming, runtime)).collect()
     }
 
     /// The last transitions, the latest first.
@@ -204,13 +202,18 @@ impl ClusterManager {
 }
 
 impl Cluster {
-    fn health_view(&self, warming: bool) -> HealthView {
+    fn health_view(&self, warming: bool, runtime: &dyn Runtime) -> HealthView {
         let running = self.wellness.as_ref().and_then(|wellness| wellness.running.as_ref());
         let hosts = self.snapshot.hosts.hosts();
         let report = |host: &Arc<Host>| running.map(|running| running.report(host)).unwrap_or_default();
+        let threshold = panic_threshold(self.config().lb.panic_threshold, |key| runtime.integer(key));
+        let priorities = PriorityState::new(&self.snapshot.hosts, threshold);
+        let sets = self.snapshot.hosts.priorities.iter().enumerate();
+        let in_panic = sets.filter(|(at, set)| !set.hosts.is_empty() && priorities.in_panic(*at));
         HealthView {
             snapshot: self.snapshot.clone(),
             warming,
+            panic: in_panic.map(|(at, _)| at).collect(),
             checked: self.wellness.as_ref().is_some_and(|wellness| wellness.checked),
             hosts: hosts.map(|host| (host.clone(), report(host))).collect(),
         }
@@ -222,7 +225,7 @@ impl Cluster {
 impl Inner {
     /// Before the source speaks.
     pub(super) fn start_health(self: &Rc<Self>, name: &Arc<str>, id: u64) {
-        let Some(probing) = self.state.borrow().probing.clone() else { return };
+        let Some(dial) = self.state.borrow().probing.clone() else { return };
         let reports = Reports { manager: Rc::downgrade(self), name: name.clone(), id };
         let stats = self.store.borrow().main().clone();
         self.with(name, id, |cluster| {
@@ -230,7 +233,7 @@ impl Inner {
             let begun = wellness.and_then(|wellness| Some((wellness.plan.take()?, std::mem::take(&mut wellness.tls))));
             let Some((plan, tls)) = begun else { return };
             let (config, scope) = (cluster.config().clone(), cluster.snapshot.scope);
-            let dialer: Rc<dyn HostDialer> = Rc::new(Dialer::new(probing.dial.clone(), config, tls, (&stats, scope)));
+            let dialer: Rc<dyn HostDialer> = Rc::new(Dialer::new(dial, config, tls, (&stats, scope)));
             let running = ClusterHealth::start(
                 plan,
                 HealthContext {
@@ -239,7 +242,7 @@ impl Inner {
                     sink: Rc::new(reports),
                     rng: self.context.rng.clone(),
                     clock: self.context.clock,
-                    runtime: probing.runtime.clone(),
+                    runtime: self.defaults.runtime.clone(),
                     stats,
                     scope: cluster.snapshot.scope,
                     outlier_log: self.defaults.outlier_log.clone(),

@@ -158,6 +158,8 @@ impl<P: Policy> LoadBalancer for Balancer<P> {
             zones.hosts_changed();
         }
         self.hosts = hosts.clone();
-        self.state = PriorityState::new(hosts, self.panic_threshold);
+        let observer = &self.around.observer;
+        let threshold = priority::panic_threshold(self.panic_threshold, |key| observer.runtime(key));
+        self.state = PriorityState::new(hosts, threshold);
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use nuncio_core::runtime::Runtime;
 use nuncio_core::upstream::{Choice, Host, HostSet, LbContext, PrioritySet};
 
 use super::priority::{self, Availability, PriorityState};
@@ -41,8 +42,9 @@ pub struct Evenness {
 
 impl Tables {
     /// What did not change is taken from `before`.
-    pub fn build(config: &LbConfig, hosts: &Arc<PrioritySet>, before: Option<&Self>) -> Self {
-        let state = PriorityState::new(hosts, config.panic_threshold);
+    pub fn build(config: &LbConfig, runtime: &dyn Runtime, hosts: &Arc<PrioritySet>, before: Option<&Self>) -> Self {
+        let threshold = priority::panic_threshold(config.panic_threshold, |key| runtime.integer(key));
+        let state = PriorityState::new(hosts, threshold);
         let each = hosts.priorities.iter().enumerate().map(|(at, set)| {
             let known = before.filter(|old| old.hosts.priorities.get(at).is_some_and(|old| Arc::ptr_eq(old, set)));
             let make = |availability: Availability, wanted: bool| {

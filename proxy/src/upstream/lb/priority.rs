@@ -25,8 +25,14 @@ pub struct PriorityState {
     only: Option<(usize, Availability)>,
 }
 
+/// Below how many percent of available hosts a priority is in panic: `healthy_panic_threshold`, unless an operator set
+/// another one while the proxy runs. As in Envoy it is asked for when hosts change.
+pub fn panic_threshold(configured: u32, runtime: impl FnOnce(&str) -> Option<u64>) -> u32 {
+    runtime("upstream.healthy_panic_threshold").map_or(configured, |percent| percent.min(100) as u32)
+}
+
 impl PriorityState {
-    /// `panic_threshold` is `healthy_panic_threshold` in percent; 0 switches panic off.
+    /// `panic_threshold` is in percent; 0 switches panic off.
     pub fn new(hosts: &PrioritySet, panic_threshold: u32) -> Self {
         let sets = &hosts.priorities;
         if sets.is_empty() {

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use nuncio_core::runtime::{NoRuntime, Runtime};
 use nuncio_core::upstream::PrioritySet;
 
 use super::hashing::{Evenness, Tables};
@@ -41,25 +42,27 @@ impl Shared {
         let built = if config.original_dst.is_some() {
             Built::Destinations(Arc::default())
         } else if config.subsets.is_some() {
-            Built::Subsets(Arc::new(SubsetIndex::build(config, &none, None)?))
+            Built::Subsets(Arc::new(SubsetIndex::build(config, &NoRuntime, &none, None)?))
         } else {
-            Built::Tables(tables(config, &none, None)?)
+            Built::Tables(tables(config, &NoRuntime, &none, None)?)
         };
         Some(Arc::new(Self(ArcSwap::from_pointee(built))))
     }
 
     /// Another picture of the hosts. Main only.
-    pub fn update(&self, config: &LbConfig, hosts: &Arc<PrioritySet>) -> Report {
+    pub fn update(&self, config: &LbConfig, runtime: &dyn Runtime, hosts: &Arc<PrioritySet>) -> Report {
         match &**self.0.load() {
             Built::Tables(before) => {
-                let Some(tables) = tables(config, hosts, Some(before)) else { return Report::default() };
+                let Some(tables) = tables(config, runtime, hosts, Some(before)) else { return Report::default() };
                 let report = Report { evenness: Some(tables.evenness()), ..Report::default() };
                 self.0.store(Arc::new(Built::Tables(tables)));
                 report
             }
             Built::Destinations(_) => Report::default(),
             Built::Subsets(before) => {
-                let Some(index) = SubsetIndex::build(config, hosts, Some(before)) else { return Report::default() };
+                let Some(index) = SubsetIndex::build(config, runtime, hosts, Some(before)) else {
+                    return Report::default();
+                };
                 let report = Report { evenness: index.evenness(), subsets: index.counts(Some(before)) };
                 self.0.store(Arc::new(Built::Subsets(Arc::new(index))));
                 report
@@ -97,9 +100,14 @@ impl std::fmt::Debug for Shared {
 }
 
 /// For policies that hash.
-pub(super) fn tables(config: &LbConfig, hosts: &Arc<PrioritySet>, before: Option<&Tables>) -> Option<Arc<Tables>> {
+pub(super) fn tables(
+    config: &LbConfig,
+    runtime: &dyn Runtime,
+    hosts: &Arc<PrioritySet>,
+    before: Option<&Tables>,
+) -> Option<Arc<Tables>> {
     match config.policy {
-        LbPolicy::RingHash(_) | LbPolicy::Maglev(_) => Some(Arc::new(Tables::build(config, hosts, before))),
+        LbPolicy::RingHash(_) | LbPolicy::Maglev(_) => Some(Arc::new(Tables::build(config, runtime, hosts, before))),
         LbPolicy::RoundRobin | LbPolicy::Random | LbPolicy::LeastRequest { .. } | LbPolicy::OriginalDst => None,
     }
 }

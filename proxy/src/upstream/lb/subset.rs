@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use nuncio_api::pb::google::protobuf::{Struct, Value, value::Kind};
+use nuncio_core::runtime::Runtime;
 use nuncio_core::upstream::{Choice, Host, HostSet, LbContext, LoadBalancer, Locality, PrioritySet};
 use xxhash_rust::xxh64::xxh64;
 
@@ -51,7 +52,12 @@ struct Draft {
 
 impl SubsetIndex {
     /// `None` if there are no subsets at all.
-    pub fn build(config: &LbConfig, hosts: &Arc<PrioritySet>, before: Option<&Self>) -> Option<Self> {
+    pub fn build(
+        config: &LbConfig,
+        runtime: &dyn Runtime,
+        hosts: &Arc<PrioritySet>,
+        before: Option<&Self>,
+    ) -> Option<Self> {
         let subsets = config.subsets.clone()?;
         let mut by_hash = vec![HashMap::<u64, Vec<u32>>::new(); subsets.selectors.len()];
         let mut drafts: Vec<Draft> = Vec::new();
@@ -79,7 +85,7 @@ impl SubsetIndex {
                 }
             }
         }
-        let part = |lists: Vec<Vec<Arc<Host>>>| Part::new(config, &subsets, hosts, lists);
+        let part = |lists: Vec<Vec<Arc<Host>>>| Part::new((config, runtime), &subsets, hosts, lists);
         let wanted = &subsets.default_subset;
         let in_default = |set: &Arc<HostSet>| -> Vec<Arc<Host>> {
             let fits = |host: &&Arc<Host>| labels::matches(wanted, &host.metadata(), subsets.list_as_any);
@@ -93,7 +99,7 @@ impl SubsetIndex {
             by_hash,
             whole: Part {
                 hosts: hosts.clone(),
-                tables: shared::tables(config, hosts, before.and_then(|b| b.whole.tables.as_deref())),
+                tables: shared::tables(config, runtime, hosts, before.and_then(|b| b.whole.tables.as_deref())),
             },
             config: subsets,
         })
@@ -139,7 +145,12 @@ impl SubsetIndex {
 }
 
 impl Part {
-    fn new(config: &LbConfig, subsets: &SubsetConfig, whole: &PrioritySet, lists: Vec<Vec<Arc<Host>>>) -> Self {
+    fn new(
+        (config, runtime): (&LbConfig, &dyn Runtime),
+        subsets: &SubsetConfig,
+        whole: &PrioritySet,
+        lists: Vec<Vec<Arc<Host>>>,
+    ) -> Self {
         let set = |(set, hosts): (&Arc<HostSet>, Vec<Arc<Host>>)| {
             let weights = locality_weights(subsets, set, &hosts);
             let weight_of = |locality: &Locality| {
@@ -152,7 +163,7 @@ impl Part {
             priorities: whole.priorities.iter().zip(lists).map(set).collect(),
             ..PrioritySet::default()
         });
-        Self { tables: shared::tables(config, &hosts, None), hosts }
+        Self { tables: shared::tables(config, runtime, &hosts, None), hosts }
     }
 }
 

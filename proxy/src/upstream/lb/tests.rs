@@ -1,7 +1,8 @@
 use super::super::cluster::{LbConfig, LbPolicy};
-use super::super::lb_config::SlowStart;
+use super::super::lb_config::{Fallback, Hashing, Maglev, RingHash, SlowStart, SubsetConfig};
 use super::*;
 use nuncio_core::net::Address;
+use nuncio_core::runtime::{FractionalPercent, NoRuntime, Runtime};
 use nuncio_core::upstream::{HealthFlag, HealthFlags, HostSpec, Locality};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -33,7 +34,7 @@ fn made(policy: LbPolicy, hosts: &Arc<PrioritySet>) -> Box<dyn LoadBalancer> {
 fn configured(config: LbConfig, hosts: &Arc<PrioritySet>) -> Box<dyn LoadBalancer> {
     let shared = Shared::new(&config);
     if let Some(shared) = &shared {
-        shared.update(&config, hosts);
+        shared.update(&config, &NoRuntime, hosts);
     }
     balancer(&config, hosts, shared.as_ref(), &around(Nobody))
 }
@@ -237,4 +238,82 @@ fn another_host_is_found_whenever_one_exists() {
     let reject = |host: &Host| host.address().port() != Some(33);
     let context = LbContext { reject: Some(&reject), reselections: 1, ..LbContext::default() };
     assert_eq!((0..20).filter_map(|_| port(&mut *lb, &context)).collect::<Vec<_>>(), [33; 20]);
+}
+
+/// What an operator set of `upstream.healthy_panic_threshold`.
+#[derive(Clone, Default)]
+struct Says(Rc<Cell<Option<u64>>>);
+
+impl Observer for Says {
+    fn runtime(&self, key: &str) -> Option<u64> {
+        self.integer(key)
+    }
+}
+
+impl Runtime for Says {
+    fn integer(&self, key: &str) -> Option<u64> {
+        self.0.get().filter(|_| key == "upstream.healthy_panic_threshold")
+    }
+
+    fn fraction(&self, _: &str) -> Option<FractionalPercent> {
+        None
+    }
+
+    fn boolean(&self, _: &str) -> Option<bool> {
+        None
+    }
+}
+
+// Envoy 1.40, for the same hosts and values: how many of four hosts get traffic.
+#[test]
+fn when_hosts_change_runtime_may_say_another_threshold_of_panic() {
+    let of = |policy| LbConfig { policy, ..LbConfig::default() };
+    let hashing = Hashing::default();
+    let subsets = SubsetConfig {
+        fallback: Fallback::Any,
+        default_subset: Default::default(),
+        selectors: Vec::new(),
+        locality_weight_aware: false,
+        scale_locality_weight: false,
+        panic_mode_any: false,
+        list_as_any: false,
+        fallback_list: false,
+    };
+    for config in [
+        of(LbPolicy::RoundRobin),
+        of(LbPolicy::Random),
+        of(LEAST_REQUEST),
+        of(LbPolicy::RingHash(RingHash { min_size: 1024, max_size: 8192, murmur: false, hashing })),
+        of(LbPolicy::Maglev(Maglev { table_size: 251, hashing })),
+        LbConfig { subsets: Some(Arc::new(subsets)), ..LbConfig::default() },
+    ] {
+        let (all, says) = ((1..5).map(|port| host(port, 1)).collect::<Vec<_>>(), Says::default());
+        let shared = Shared::new(&config);
+        let mut lb = balancer(&config, &set(&all), shared.as_ref(), &around(says.clone()));
+        let mut reached = |healthy: usize, threshold: Option<u64>, changes: bool| {
+            says.0.set(threshold);
+            for (at, host) in all.iter().enumerate() {
+                let flags = HealthFlags::default();
+                host.set_flags(if at < healthy { flags } else { flags.with(HealthFlag::FailedActiveHc) });
+            }
+            if changes {
+                let hosts = set(&all);
+                if let Some(shared) = &shared {
+                    shared.update(&config, &says, &hosts);
+                }
+                lb.hosts_changed(&hosts);
+            }
+            let mut ports = ports(&mut *lb, 100);
+            ports.sort_unstable();
+            ports.dedup();
+            ports.len()
+        };
+        assert_eq!(reached(1, None, true), 4, "{config:?}");
+        assert_eq!(reached(1, Some(20), true), 1, "{config:?}");
+        assert_eq!(reached(1, Some(60), false), 1, "{config:?}");
+        assert_eq!(reached(2, Some(60), true), 4, "{config:?}");
+        assert_eq!(reached(0, Some(0), true), 0, "{config:?}");
+        // Above 100 is 100, which three of four do not reach; but they are enough for all traffic.
+        assert_eq!(reached(3, Some(500), true), 3, "{config:?}");
+    }
 }

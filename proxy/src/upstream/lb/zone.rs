@@ -12,7 +12,7 @@ use std::sync::Arc;
 use nuncio_core::random::Rng;
 use nuncio_core::upstream::{Host, HostSet, Locality, PrioritySet};
 
-use super::priority::is_in_panic;
+use super::priority::{is_in_panic, panic_threshold};
 use super::{Availability, Observer};
 use crate::upstream::lb_config::{LbConfig, ZoneConfig};
 
@@ -86,7 +86,7 @@ impl Zones {
         }
         Some(Box::new(Self {
             config: config.zone.clone(),
-            panic_threshold: config.panic_threshold.min(100),
+            panic_threshold: config.panic_threshold,
             fail_on_panic: config.fail_on_panic,
             generation: 0,
             stale: true,
@@ -112,7 +112,8 @@ impl Zones {
         if self.routing == Routing::Off || rng.below(100) >= self.enabled(observer) {
             return Zone::Whole;
         }
-        if local_set.is_none_or(|set| is_in_panic(set, self.panic_threshold)) {
+        let threshold = panic_threshold(self.panic_threshold, |key| observer.runtime(key));
+        if local_set.is_none_or(|set| is_in_panic(set, threshold)) {
             observer.zone(ZoneEvent::LocalClusterNotOk);
             return if self.fail_on_panic { Zone::Nobody } else { Zone::Whole };
         }
@@ -348,6 +349,9 @@ mod tests {
         about(&spread_seen(small, "aabb", "aaabb", &config).0, &[('a', 10_000)]);
         let large = with("upstream.zone_routing.min_cluster_size", 7);
         about(&spread_seen(large, "aabb", "aaabbb", &config).0, &[('a', 5_000), ('b', 5_000)]);
+        // One local proxy of four is well: enough now.
+        let brave = with("upstream.healthy_panic_threshold", 25);
+        about(&spread_seen(brave, "AABb", "aaabbb", &config).0, &[('a', 10_000)]);
     }
 
     #[test]

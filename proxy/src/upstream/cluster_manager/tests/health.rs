@@ -5,7 +5,7 @@ mod town;
 
 use std::collections::BTreeSet;
 
-use nuncio_core::upstream::Outcome;
+use nuncio_core::upstream::{Host, Outcome};
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop_oneof, proptest};
 
 use super::*;
@@ -236,6 +236,21 @@ async fn degraded_hosts_and_immediate_failure_show_in_the_rotation() {
     assert_eq!(town.main.stat("cluster.c.health_check.passive_failure"), 1);
     town.pass(6).await;
     assert_eq!(town.flags(1).as_deref(), Some("healthy"));
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn it_is_known_where_health_does_not_count_because_too_few_are_well() {
+    let main = Main::new();
+    main.add(&fixed("c", &[1, 2, 3, 4])).unwrap();
+    main.start();
+    settle().await;
+    let hosts: Vec<Arc<Host>> = main.manager.active()[0].hosts.hosts().cloned().collect();
+    for (failed, panic) in [(2, vec![]), (3, vec![0])] {
+        let flags = HealthFlags::default().with(HealthFlag::FailedOutlierCheck);
+        hosts.iter().take(failed).for_each(|host| main.manager.set_health("c", host, flags, "the test says so"));
+        settle().await;
+        assert_eq!(main.manager.health()[0].panic, panic, "{failed} of 4");
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -1,6 +1,7 @@
 use nuncio_api::pb::google::protobuf::{Struct, Value, value::Kind};
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::Address;
+use nuncio_core::runtime::NoRuntime;
 use nuncio_core::upstream::{HealthFlag, HealthFlags, HostSpec, LocalityHosts};
 use xxhash_rust::xxh64::xxh64;
 
@@ -37,7 +38,7 @@ fn maglev(table_size: u32) -> LbConfig {
 fn balancer(config: &LbConfig, hosts: Vec<Arc<Host>>) -> HashBalancer {
     HashBalancer::new(
         config,
-        Arc::new(Tables::build(config, &picture(hosts), None)),
+        Arc::new(Tables::build(config, &NoRuntime, &picture(hosts), None)),
         &around(super::super::tests::Nobody),
     )
 }
@@ -147,10 +148,10 @@ fn a_host_with_more_than_its_share_lends_its_keys() {
 fn an_unchanged_priority_keeps_its_table() {
     let config = maglev(11);
     let one = picture(hosts(&[1; 4]));
-    let before = Tables::build(&config, &one, None);
+    let before = Tables::build(&config, &NoRuntime, &one, None);
     let second = Arc::new(HostSet::new(hosts(&[1]), |_| 0, 140));
     let two = Arc::new(PrioritySet { priorities: vec![one.priorities[0].clone(), second], ..PrioritySet::default() });
-    let after = Tables::build(&config, &two, Some(&before));
+    let after = Tables::build(&config, &NoRuntime, &two, Some(&before));
     let table = |tables: &Tables| tables.priorities[0][Availability::Healthy as usize].clone().unwrap();
     assert!(Arc::ptr_eq(&table(&before), &table(&after)));
 }

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use nuncio_api::pb::google::protobuf::ListValue;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::Address;
+use nuncio_core::runtime::NoRuntime;
 use nuncio_core::upstream::{HealthFlag, HealthFlags, HostSpec};
 
 use super::super::{Observer, balancer};
@@ -91,7 +92,7 @@ impl House {
         let config = LbConfig { subsets: Some(Arc::new(subsets)), ..LbConfig::default() };
         let shared = Shared::new(&config).unwrap();
         let picture = picture(hosts);
-        shared.update(&config, &picture);
+        shared.update(&config, &NoRuntime, &picture);
         let seen = Rc::<RefCell<Seen>>::default();
         let around =
             Surroundings { rng: nuncio_core::random::Rng::with_seed(1), observer: Rc::new(Observing(seen.clone())) };
@@ -201,7 +202,7 @@ fn subsets_follow_the_hosts() {
     now.push(host(8, labels_of(&[("stage", "prod")])));
     now.push(host(9, labels_of(&[("stage", "prod")])));
     let picture = picture(now);
-    lb.shared.update(&lb.config, &picture);
+    lb.shared.update(&lb.config, &NoRuntime, &picture);
     lb.lb.hosts_changed(&picture);
     assert_eq!(lb.seen.borrow().counts, SubsetCounts { active: 2, created: 1, removed: 1 });
     assert_eq!(lb.reached(Some(&[("stage", "prod")])), [1, 8, 9]);

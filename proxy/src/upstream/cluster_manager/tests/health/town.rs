@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use nuncio_core::dns::{DnsAnswer, DnsFailure, DnsResolver, IpFamily};
 use nuncio_core::http::ResponseHead;
 use nuncio_core::net::{Connect, ConnectOptions, Connected};
-use nuncio_core::runtime::NoRuntime;
 use nuncio_core::upstream::{AsyncClient, AsyncFailure, AsyncRequest, AsyncResponse, Host};
 use nuncio_discovery::dns::{DnsResolvers, ResolverConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -255,7 +254,7 @@ impl Town {
         authority.0.hosts.borrow_mut().extend(hosts);
         let main = Main::in_world(Rc::new(authority.clone()), Rc::new(authority.clone()));
         let dial = DialContext { connect: Rc::new(peers.clone()), buffers: Rc::default(), rng: Rng::with_seed(1) };
-        main.manager.probe_with(dial, Rc::new(NoRuntime));
+        main.manager.probe_with(dial);
         main.add(&message).unwrap();
         main.start();
         Self { main, peers, authority }
