@@ -1,13 +1,17 @@
 //! What discovery is told that is no answer: garbage, wrong types, halves, silence, streams without end. None of it takes
-//! a good host away, all of it is counted, and the next good answer counts.
+//! a good host away or much memory, all of it is counted and named in the log, and the next good answer counts.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 
 use nuncio_testkit::dns::{Act, Data, NameServer, ResponseCode, a};
 
-use crate::running::{RunningProxy, web};
+use crate::process::{Process, get};
+use crate::running::web;
+
+/// What an answer may add to the memory of a process: no more than 64 MiB of one are read, and what grows is copied.
+const ROOM: u64 = 160 << 20;
 
 #[derive(Clone)]
 enum Answer {
@@ -56,28 +60,25 @@ fn ok(body: &str) -> Answer {
     Answer::Bytes(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len()))
 }
 
-fn get(to: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(to).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
 struct House {
-    proxy: RunningProxy,
+    proxy: Process,
+    /// Where it listens.
+    web: SocketAddr,
+    /// The most memory that it took before the first bad answer.
+    before: u64,
 }
 
 impl House {
+    /// Until there is a host.
     fn start(clusters: &str) -> Self {
-        let yaml = web("route: {cluster: web}", "", clusters);
-        Self { proxy: RunningProxy::start(&yaml, 1) }
+        let proxy = Process::start(&web("route: {cluster: web}", "", clusters));
+        let house = Self { web: proxy.listener("web"), before: 0, proxy };
+        house.until("a host", |house| house.stat("membership_total") == 1);
+        Self { before: house.proxy.peak(), ..house }
     }
 
     fn stat(&self, name: &str) -> u64 {
-        let stats = get(self.proxy.admin(), &format!("/stats?filter=cluster.web.{name}$"));
-        let (_, rest) = stats.split_once(&format!("cluster.web.{name}: ")).unwrap_or_default();
-        rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|value| value.parse().ok()).unwrap_or(0)
+        self.proxy.stat(&format!("cluster.web.{name}"))
     }
 
     fn troubles(&self) -> u64 {
@@ -86,15 +87,20 @@ impl House {
 
     /// Until what is asked for is so.
     fn until(&self, what: &str, so: impl Fn(&Self) -> bool) {
-        assert!((0..20_000).any(|_| so(self)), "{what} never came: {}", get(self.proxy.admin(), "/discovery"));
+        self.proxy.until(what, |_| so(self));
     }
 
-    /// Two troubles later the host is still there and serves.
-    fn keeps_its_host(&self, what: &str, port: u16) {
-        let before = self.troubles();
+    /// Two troubles later the host is still there and serves, and the log says who was asked and what is wrong.
+    fn keeps_its_host(&self, what: &str, port: u16, (asked, wrong): (&str, &str)) {
+        let (before, told) = (self.troubles(), self.proxy.log().len());
         self.until(what, |house| house.troubles() >= before + 2);
-        assert!(get(self.proxy.admin(), "/clusters").contains(&format!("web::127.0.0.1:{port}::")), "{what}");
-        assert!(get(self.proxy.socket("web"), "/").starts_with("HTTP/1.1 200"), "{what}");
+        assert!(self.proxy.page("/clusters").contains(&format!("web::127.0.0.1:{port}::")), "{what}");
+        assert!(get(self.web, "/").starts_with("HTTP/1.1 200"), "{what}");
+        let log = self.proxy.log().split_off(told);
+        let names_it = |line: &str| line.contains("kept") && line.contains(asked) && line.contains(wrong);
+        assert!(log.lines().any(names_it), "{what}: nothing of {asked} and {wrong} in {log}");
+        let grown = self.proxy.peak().saturating_sub(self.before);
+        assert!(grown < ROOM, "{what}: {} MiB", grown >> 20);
     }
 }
 
@@ -102,7 +108,8 @@ fn upstream() -> u16 {
     server(&Arc::new(Mutex::new(ok("hi")))).port()
 }
 
-fn polled(good: impl Fn(u16) -> String, cluster: &str, refused: &[&str]) {
+/// `asked`: how the log names what was asked; `nested`: what is wrong with lists of lists of lists. `refused`: bodies, each with what is wrong with it.
+fn polled(good: impl Fn(u16) -> String, cluster: &str, (asked, nested): (&str, &str), refused: &[(&str, &str)]) {
     let (first, second) = (upstream(), upstream());
     let answer = Arc::new(Mutex::new(ok(&good(first))));
     let registry = server(&answer).port();
@@ -115,25 +122,26 @@ fn polled(good: impl Fn(u16) -> String, cluster: &str, refused: &[&str]) {
     let bytes = |text: &str| Answer::Bytes(text.to_owned());
     let half = format!("HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n{}", good(second));
     let mut bad = vec![
-        bytes(""),
-        bytes("garbage\r\n\r\n"),
-        bytes("HTTP/1.1 500 no\r\ncontent-length: 0\r\n\r\n"),
-        bytes(&half),
-        Answer::Silence,
-        Answer::Endless,
-        ok(""),
-        ok("[]"),
-        ok(&good(second)[..40]),
-        ok(&"[".repeat(100_000)),
+        (bytes(""), "connection termination"),
+        (bytes("garbage\r\n\r\n"), "protocol"),
+        (bytes("HTTP/1.1 500 no\r\ncontent-length: 0\r\n\r\n"), "answered 500"),
+        (bytes(&half), "closed before the end of the body"),
+        (Answer::Silence, "timeout"),
+        // Too slow or too large, whichever is first.
+        (Answer::Endless, "t"),
+        (ok(""), "JSON"),
+        (ok("[]"), "object"),
+        (ok(&good(second)[..40]), "JSON"),
+        (ok(&"[".repeat(100_000)), nested),
     ];
-    bad.extend(refused.iter().map(|body| ok(body)));
-    for (at, bad) in bad.into_iter().enumerate() {
+    bad.extend(refused.iter().map(|(body, wrong)| (ok(body), *wrong)));
+    for (at, (bad, wrong)) in bad.into_iter().enumerate() {
         *answer.lock().unwrap() = bad;
-        house.keeps_its_host(&format!("bad answer {at}"), first);
+        house.keeps_its_host(&format!("bad answer {at}"), first, (asked, wrong));
     }
     *answer.lock().unwrap() = ok(&good(second));
     house.until("the next good answer", |house| {
-        let hosts = get(house.proxy.admin(), "/clusters");
+        let hosts = house.proxy.page("/clusters");
         hosts.contains(&format!("web::127.0.0.1:{second}::")) && !hosts.contains(&format!("web::127.0.0.1:{first}::"))
     });
 }
@@ -152,13 +160,21 @@ fn nothing_but_a_list_of_hosts_from_the_registry_counts() {
         sds_cluster: registry
         refresh_delay: 0.01s
         request_timeout: 0.2s"#;
+    let numbers = format!(r#"{{"hosts": [{}1]}}"#, "1,".repeat(5_000_000));
+    let unasked = format!(r#"{{"asked": [{}1]}}"#, "1,".repeat(5_000_000));
     let wrong = [
-        r#"{"hosts": {}}"#,
-        r#"{"hosts": [{"ip_address": 1, "port": 2}]}"#,
-        r#"{"hosts": [{"ip_address": "10.0.0.1", "port": 1e9}]}"#,
-        r#"{"hosts": [{"ip_address": "10.0.0.1", "port": 1}, {"ip_address": "name.test", "port": 1}]}"#,
+        (r#"{"hosts": {}}"#, "expected `hosts` to be a list"),
+        (r#"{"hosts": [{"ip_address": 1, "port": 2}]}"#, "hosts[0].ip_address: must be a string"),
+        (r#"{"hosts": [{"ip_address": "10.0.0.1", "port": 1e9}]}"#, "hosts[0].port: must be a number"),
+        (
+            r#"{"hosts": [{"ip_address": "10.0.0.1", "port": 1}, {"ip_address": "name.test", "port": 1}]}"#,
+            "hosts[1].ip_address: `name.test` is no IP address",
+        ),
+        (&numbers, "invalid type: integer `1`, expected an object"),
+        (&unasked, "`hosts` must be a list"),
     ];
-    polled(good, cluster, &wrong);
+    let asked = ("GET registry/v1/registration/web: ", "invalid type: sequence, expected an object");
+    polled(good, cluster, asked, &wrong);
 }
 
 #[test]
@@ -181,7 +197,15 @@ fn nothing_but_an_assignment_from_the_management_server_counts() {
     let named = good(1).replace("127.0.0.1", "name.test");
     let unknown = good(1).replace("ClusterLoadAssignment", "Nonsense");
     let far = good(1).replace("\"port_value\": 1", "\"port_value\": 70000");
-    polled(good, cluster, &[&other, &named, &unknown, &far]);
+    let empty = good(1).replace("{\"lb_endpoints\": [", "{\"lb_endpoints\": [{}, ");
+    let wrong = [
+        (&*other, "Unexpected EDS cluster (expecting web): other"),
+        (&named, "name.test"),
+        (&unknown, "Nonsense"),
+        (&far, "70000"),
+        (&empty, "Address must be set"),
+    ];
+    polled(good, cluster, ("cluster=web", "nested more than 100 levels deep"), &wrong);
 }
 
 #[test]
@@ -208,20 +232,21 @@ fn nothing_but_an_authority_takes_the_hosts_of_a_name_away() {
         names.address.port()
     ));
     let elsewhere = || (0..100).map(|i| ("@", 7, a(i))).collect::<Vec<_>>();
+    let looped = vec![("@", 1, Data::Alias("loop.test.")), ("loop.test.", 1, Data::Alias("web.test."))];
     let bad = [
-        Act::Code(ResponseCode::ServFail),
-        Act::Code(ResponseCode::Refused),
-        Act::WrongQuestion,
-        Act::Garbage(vec![0xff; 60]),
-        Act::Half(elsewhere()),
-        Act::Records(vec![("@", 1, Data::Alias("loop.test.")), ("loop.test.", 1, Data::Alias("web.test."))]),
-        Act::WrongId(elsewhere()),
-        Act::Silence,
+        (Act::Code(ResponseCode::ServFail), "Server Failure"),
+        (Act::Code(ResponseCode::Refused), "Refused"),
+        (Act::WrongQuestion, "no name server answered in time"),
+        (Act::Garbage(vec![0xff; 60]), "protocol error"),
+        (Act::Half(elsewhere()), "response was truncated"),
+        (Act::Records(looped), "the aliases of web.test. do not end"),
+        (Act::WrongId(elsewhere()), "no name server answered in time"),
+        (Act::Silence, "no name server answered in time"),
     ];
-    for act in bad {
+    for (act, wrong) in bad {
         let what = format!("{act:?}");
         names.on("web.test.", act);
-        house.keeps_its_host(&what[..what.len().min(40)], port);
+        house.keeps_its_host(&what[..what.len().min(40)], port, ("web.test: ", wrong));
     }
     // The server is back.
     let more = |n| (0..n).map(|i| ("@", 7, a(i))).collect::<Vec<_>>();
@@ -232,6 +257,5 @@ fn nothing_but_an_authority_takes_the_hosts_of_a_name_away() {
     house.until("many hosts", |house| house.stat("membership_total") == 1024);
     names.on("web.test.", Act::Code(ResponseCode::NXDomain));
     house.until("nobody", |house| house.stat("membership_total") == 0);
-    let stats = get(house.proxy.admin(), "/stats?filter=dns.cares.not_found");
-    assert!(stats.contains("dns.cares.not_found: ") && !stats.contains("not_found: 0"), "{stats}");
+    assert!(house.proxy.stat("dns.cares.not_found") > 0);
 }

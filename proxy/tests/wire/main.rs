@@ -6,6 +6,7 @@
 mod admin;
 mod authz;
 mod bad_answers;
+mod bad_checks;
 mod closing;
 mod demo;
 mod dynamic;
@@ -13,6 +14,7 @@ mod examples;
 mod health;
 mod listeners;
 mod mistakes;
+mod process;
 mod running;
 mod safety;
 mod sds;
