@@ -14,16 +14,20 @@ pub trait Resource: Message + Name + Default + 'static {
     const TYPE: &'static str;
     /// Where a management server is asked for it over REST.
     const REST: &'static str;
+    /// The fields on the way to its many elements, each of which takes hundreds of bytes once it is decoded and may be
+    /// two bytes before.
+    const ELEMENTS: &'static [u32];
 
     /// Its own.
     fn resource_name(&self) -> &str;
 }
 
 macro_rules! resources {
-    ($($message:ty: $name:ident, $kind:literal, $rest:literal;)*) => {$(
+    ($($message:ty: $name:ident, $kind:literal, $rest:literal, $elements:expr;)*) => {$(
         impl Resource for $message {
             const TYPE: &'static str = $kind;
             const REST: &'static str = $rest;
+            const ELEMENTS: &'static [u32] = &$elements;
 
             fn resource_name(&self) -> &str {
                 &self.$name
@@ -33,11 +37,12 @@ macro_rules! resources {
 }
 
 resources! {
-    Cluster: name, "envoy.config.cluster.v3.Cluster", "/v3/discovery:clusters";
-    ClusterLoadAssignment: cluster_name, "envoy.config.endpoint.v3.ClusterLoadAssignment", "/v3/discovery:endpoints";
-    Listener: name, "envoy.config.listener.v3.Listener", "/v3/discovery:listeners";
-    RouteConfiguration: name, "envoy.config.route.v3.RouteConfiguration", "/v3/discovery:routes";
-    Secret: name, "envoy.extensions.transport_sockets.tls.v3.Secret", "/v3/discovery:secrets";
+    Cluster: name, "envoy.config.cluster.v3.Cluster", "/v3/discovery:clusters", [];
+    // `endpoints`, `lb_endpoints`
+    ClusterLoadAssignment: cluster_name, "envoy.config.endpoint.v3.ClusterLoadAssignment", "/v3/discovery:endpoints", [2, 2];
+    Listener: name, "envoy.config.listener.v3.Listener", "/v3/discovery:listeners", [];
+    RouteConfiguration: name, "envoy.config.route.v3.RouteConfiguration", "/v3/discovery:routes", [];
+    Secret: name, "envoy.extensions.transport_sockets.tls.v3.Secret", "/v3/discovery:secrets", [];
 }
 
 /// Everything there is of a kind, or of the names that were asked for; each message checked against the rules of its

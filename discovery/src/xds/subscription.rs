@@ -8,6 +8,8 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use nuncio_api::any::{decode, open_as};
 use nuncio_api::pb::envoy::service::discovery::v3::DiscoveryResponse;
+use nuncio_api::wire::{Wire, fields};
+use nuncio_core::error::ConfigError;
 use tokio::time::{Instant, sleep_until};
 
 use super::config_source::ConfigSource;
@@ -120,11 +122,24 @@ impl<R: Resource> Subscription<R> {
 fn update<R: Resource>(response: &DiscoveryResponse) -> Result<Update<R>, String> {
     let read = |any| {
         let bytes = open_as::<R>(any)?.into_owned();
+        if elements(&bytes, R::ELEMENTS) > MOST_ELEMENTS {
+            return Err(ConfigError::new("", format!("more than {MOST_ELEMENTS} elements")));
+        }
         decode(&bytes).map(|message| Decoded { message, bytes: bytes.into() })
     };
     let each = response.resources.iter().enumerate();
     let resources = each.map(|(i, any)| read(any).map_err(|e| e.within(&format!("resources[{i}]")).to_string()));
     Ok(Update { version: response.version_info.clone(), resources: resources.collect::<Result<_, String>>()? })
+}
+
+/// What is larger is decoded for nobody.
+const MOST_ELEMENTS: usize = 1_000_000;
+
+/// How many there are at the end of that way through an encoded message.
+fn elements(encoded: &[u8], way: &[u32]) -> usize {
+    let Some((number, rest)) = way.split_first() else { return 1 };
+    let each = fields(encoded).flatten().filter(|(field, ..)| field == number);
+    each.map(|(_, value, _)| if let Wire::Bytes(inner) = value { elements(inner, rest) } else { 0 }).sum()
 }
 
 pub(crate) async fn at(moment: Option<Instant>) {
@@ -142,8 +157,9 @@ mod tests {
     use crate::xds::Rejected;
     use crate::xds::config_source::{FileSource, From};
     use nuncio_api::pb::envoy::config::cluster::v3::Cluster;
-    use nuncio_api::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
-    use nuncio_core::error::ConfigError;
+    use nuncio_api::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, LbEndpoint, LocalityLbEndpoints};
+    use nuncio_api::pb::google::protobuf::Any;
+    use nuncio_api::prost::Message;
     use std::cell::RefCell;
     use std::fs;
     use std::path::Path;
@@ -198,6 +214,22 @@ mod tests {
         taker.heard.notified().await;
         let expected = ["1: a b", r#"Success { version: "1" }"#, "2: a", r#"Rejected("bad: lb_policy: no")"#];
         assert_eq!(*taker.said.borrow(), expected);
+    }
+
+    #[test]
+    fn endpoints_are_counted_before_they_are_decoded() {
+        let group = |n| LocalityLbEndpoints { lb_endpoints: vec![LbEndpoint::default(); n], ..Default::default() };
+        let assignment = ClusterLoadAssignment { endpoints: vec![group(3), group(4)], ..Default::default() };
+        let encoded = assignment.encode_to_vec();
+        assert_eq!(elements(&encoded, ClusterLoadAssignment::ELEMENTS), 7);
+        assert!(elements(&encoded, Cluster::ELEMENTS) <= MOST_ELEMENTS);
+        // An endpoint that says nothing is two bytes.
+        let group = [0x12, 0x00].repeat(MOST_ELEMENTS + 1);
+        let mut value = Vec::new();
+        nuncio_api::wire::put(&mut value, 2, &group);
+        let type_url = format!("type.googleapis.com/{}", ClusterLoadAssignment::TYPE);
+        let response = DiscoveryResponse { resources: vec![Any { type_url, value }], ..Default::default() };
+        assert_eq!(update::<ClusterLoadAssignment>(&response).unwrap_err(), "resources[0]: more than 1000000 elements");
     }
 
     #[tokio::test(flavor = "local")]

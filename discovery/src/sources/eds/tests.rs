@@ -101,6 +101,26 @@ async fn nothing_but_a_good_answer_about_this_cluster_changes_the_hosts() {
     assert!(heard.last().is_empty());
 }
 
+// Envoy 1.40 takes gaps (its documentation forbids them), and refuses what is beyond 128.
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn priorities_may_have_gaps_but_not_be_beyond_their_range() {
+    let answers = Answers::default();
+    let of = |version, priority: u32| {
+        let text = answer(version, "svc", &[1], "");
+        text.replace("[{\"lb_endpoints\"", &format!("[{{\"priority\":{priority},\"lb_endpoints\""))
+    };
+    answers.set(200, &of("1", 2));
+    let heard = start(&answers);
+    pass(1).await;
+    assert_eq!(heard.hosts()[0].priority, 2);
+    for beyond in [129, u32::MAX] {
+        answers.set(200, &of("2", beyond));
+        let (spoken, before) = (heard.spoken(), heard.rejections());
+        pass(20).await;
+        assert!(heard.spoken() == spoken && heard.rejections() > before, "{beyond}");
+    }
+}
+
 #[tokio::test(flavor = "local", start_paused = true)]
 async fn an_assignment_may_grow_stale() {
     let answers = Answers::default();
