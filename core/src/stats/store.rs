@@ -203,11 +203,14 @@ impl Store {
             if entries.lists.iter().any(Entry::has_news) {
                 Arc::make_mut(entries).lists.iter_mut().for_each(Entry::merge_histograms);
             }
-            // While a view of this scope is being read its blocks have another holder, and stay until the next flush.
-            if let Some(entries) = Arc::get_mut(entries) {
-                entries.fold();
-            }
         }
+        self.fold();
+    }
+
+    /// Blocks of writers that are gone count no longer beside those of their successors: their counters are kept, their
+    /// gauges are not. While a view of a scope is being read its blocks have another holder, and stay for the next time.
+    fn fold(&mut self) {
+        self.slots.iter_mut().filter_map(|slot| Arc::get_mut(slot.entries.as_mut()?)).for_each(Entries::fold);
     }
 
     /// `/reset_counters`: counters begin again at zero; gauges and histograms stay.
@@ -226,6 +229,7 @@ impl Store {
         updates.iter().for_each(|update| update(self));
         self.before_reading = updates;
         self.accept_own();
+        self.fold();
         let scopes = self.slots.iter().filter_map(|slot| {
             Some(ScopeView { kind: slot.kind?, name: slot.name.clone(), entries: slot.entries.clone() })
         });
@@ -240,6 +244,7 @@ impl Store {
     /// The sum of one counter or gauge over all objects of a kind.
     pub fn total(&mut self, kind: &'static Scope, name: &str) -> u64 {
         self.accept_own();
+        self.fold();
         let of_kind = self.slots.iter().filter(|slot| slot.kind.is_some_and(|k| std::ptr::eq(k, kind)));
         // What nobody counted yet is zero, and need not be looked for.
         of_kind

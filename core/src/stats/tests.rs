@@ -112,12 +112,14 @@ fn a_dead_block_is_folded_and_its_gauges_forgotten() {
         stats.set(BONES_BURIED, 4);
         stats.record(NAP_MS, 42);
         assert_eq!(store.value("dog.rex.barks"), Some(10 * round));
+        // Not the sum of this object's and of those that it replaced, flushed or not.
         assert_eq!(store.value("dog.rex.bones_buried"), Some(4));
+        assert_eq!(store.total(&DOGS, "bones_buried"), 4);
         drop(stats);
-        store.flush();
     }
     assert_eq!(store.value("dog.rex.barks"), Some(30));
     assert_eq!(store.value("dog.rex.bones_buried"), Some(0));
+    store.flush();
     let (cumulative, _) = histogram(&mut store, "nap_ms");
     assert_eq!(cumulative.total(), 3);
 }

@@ -326,12 +326,6 @@ impl Cluster {
     /// Gone, or replaced: its hosts are nobody's any more.
     pub(super) fn discard(self, store: &mut Store) {
         self.snapshot.hosts.hosts().for_each(|host| host.set_removed());
-        // Whoever replaces it shows its own members beside these until they are folded away at the next flush.
-        for gauge in
-            [stat::MEMBERSHIP_TOTAL, stat::MEMBERSHIP_HEALTHY, stat::MEMBERSHIP_DEGRADED, stat::MEMBERSHIP_EXCLUDED]
-        {
-            self.show(gauge, 0);
-        }
         store.release(self.snapshot.scope);
     }
 }
