@@ -1,13 +1,17 @@
 //! Finds the descriptor set that the `envoy-types` package carries (`types.bin`, which it does not export), drops the
-//! comments from it, adds the fields of `src/newer.rs`, and leaves the result in OUT_DIR for `include_bytes!`.
+//! comments from it, adds the fields of `src/newer.rs`, compresses it, and leaves it in OUT_DIR for `include_bytes!`.
 //!
 //! The package is looked for where Cargo unpacked it: a folder given by hand, the registry or vendor folder that fits
 //! the lock file, then whatever `cargo metadata` says. Cargo unpacks every package before it runs any build script, so
 //! the folder is there.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 
 #[path = "src/newer.rs"]
 mod newer;
@@ -22,8 +26,15 @@ fn main() {
     let found = find();
     println!("cargo::rerun-if-changed={}", found.display());
     let set = fs::read(&found).unwrap_or_else(|e| panic!("{}: {e}", found.display()));
-    let out = Path::new(&env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("envoy.fds");
-    fs::write(&out, strip(&set)).unwrap_or_else(|e| panic!("{}: {e}", out.display()));
+    let out = Path::new(&env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("envoy.fds.z");
+    fs::write(&out, compress(&strip(&set))).unwrap_or_else(|e| panic!("{}: {e}", out.display()));
+}
+
+/// Deflate with the size first, which the reader of it makes room for.
+fn compress(set: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(set.len()).expect("less than four gigabytes");
+    let mut encoder = ZlibEncoder::new(size.to_le_bytes().to_vec(), Compression::best());
+    encoder.write_all(set).and_then(|()| encoder.finish()).expect("a vector takes everything")
 }
 
 fn find() -> PathBuf {

@@ -3,13 +3,16 @@
 //! shape of a type that is met for the first time, and for a few rare questions: built when asked for, and let go
 //! ([`release_pool`]) when the start is over. An xDS update with types that were met needs none of it.
 
+use std::io::Read;
 use std::sync::{Mutex, PoisonError};
 
+use flate2::read::ZlibDecoder;
 use prost_reflect::prost_types::field_descriptor_proto::{Label, Type};
 use prost_reflect::prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto};
 use prost_reflect::{DescriptorPool, MessageDescriptor};
 
-static SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.fds"));
+/// Compressed, as build.rs says: read whole at every start, the plain set would stay in memory as long as the process.
+static SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.fds.z"));
 
 static POOL: Mutex<Option<DescriptorPool>> = Mutex::new(None);
 
@@ -26,11 +29,18 @@ pub fn release_pool() -> bool {
 }
 
 fn build() -> DescriptorPool {
-    let mut pool = DescriptorPool::decode(SET).expect("the descriptor set is what build.rs wrote");
+    let mut pool = DescriptorPool::decode(&*set()).expect("the descriptor set is what build.rs wrote");
     for file in own_files() {
         pool.add_file_descriptor_proto(file).expect("own descriptors are checked by a test");
     }
     pool
+}
+
+fn set() -> Vec<u8> {
+    let (size, packed) = SET.split_first_chunk().expect("build.rs writes the size first");
+    let mut set = Vec::with_capacity(u32::from_le_bytes(*size) as usize);
+    ZlibDecoder::new(packed).read_to_end(&mut set).expect("build.rs compressed it");
+    set
 }
 
 pub(crate) fn message(full_name: &str) -> Option<MessageDescriptor> {
