@@ -8,7 +8,7 @@ pub mod header_map;
 pub mod local_reply;
 pub mod spelling;
 
-pub use body::{Chunk, Framing};
+pub use body::{Chunk, Framing, Held};
 pub use filter::{
     DecodeFilter, EncodeFilter, FilterHalves, HttpFilter, HttpFilterFactory, MakeFilter, Outcome, RouteView, Step,
     StreamControl, StreamState, Verdict,

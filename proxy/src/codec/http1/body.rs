@@ -3,7 +3,7 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use nuncio_core::http::{Framing, HeaderMap};
+use nuncio_core::http::{Framing, HeaderMap, Held};
 
 use super::chunked::{ChunkDecoder, Until};
 use super::error::FieldsError;
@@ -21,10 +21,13 @@ pub(super) enum Incoming {
     Trailers,
 }
 
-/// What reading a body brought; data lies at the start of the scratch buffer.
+/// What reading a body brought.
 #[derive(Debug)]
 pub(super) enum Piece {
+    /// So many bytes at the start of the scratch buffer.
     Data(usize),
+    /// What came with the head, where it was read.
+    Held(Held),
     Trailers(HeaderMap),
     End,
 }
@@ -77,6 +80,9 @@ impl Incoming {
                     return Poll::Ready(Ok(trailers.map_or(Piece::End, Piece::Trailers)));
                 }
                 Self::UntilClose => {
+                    if let Some(held) = wire.take_held(u64::MAX) {
+                        return Poll::Ready(Ok(Piece::Held(held)));
+                    }
                     let n = match ready!(fill(wire, cx, scratch, usize::MAX)) {
                         Err(BodyFault::Eof) => {
                             *self = Self::Done;
@@ -87,6 +93,13 @@ impl Incoming {
                     return Poll::Ready(Ok(Piece::Data(n)));
                 }
                 Self::Length(remaining) => {
+                    if let Some(held) = wire.take_held(*remaining) {
+                        *remaining -= held.len() as u64;
+                        if *remaining == 0 {
+                            *self = Self::Done;
+                        }
+                        return Poll::Ready(Ok(Piece::Held(held)));
+                    }
                     // A little more than the body, so that the read is short and the next one knows
                     // that the socket is empty; and not much more, because it would be kept.
                     let most = usize::try_from(*remaining).unwrap_or(usize::MAX).saturating_add(HEAD_READ);
@@ -100,16 +113,27 @@ impl Incoming {
                     return Poll::Ready(Ok(Piece::Data(data)));
                 }
                 Self::Chunked(decoder) => {
-                    let n = ready!(fill(wire, cx, scratch, usize::MAX))?;
-                    let decoded = decoder.decode(&mut scratch[..n]).map_err(|_| BodyFault::Chunk)?;
-                    wire.put_back(&scratch[decoded.consumed..n]);
+                    let mut held = wire.take_held(u64::MAX);
+                    let bytes = match &mut held {
+                        Some(held) => &mut held[..],
+                        None => {
+                            let n = ready!(fill(wire, cx, scratch, usize::MAX))?;
+                            &mut scratch[..n]
+                        }
+                    };
+                    let decoded = decoder.decode(bytes).map_err(|_| BodyFault::Chunk)?;
+                    wire.put_back(&bytes[decoded.consumed..]);
                     match decoded.until {
                         Until::More => {}
                         Until::Trailers => *self = Self::Trailers,
                         Until::End => *self = Self::Done,
                     }
                     if decoded.data > 0 {
-                        return Poll::Ready(Ok(Piece::Data(decoded.data)));
+                        let held = held.map(|mut held| {
+                            held.narrow(0..decoded.data);
+                            Piece::Held(held)
+                        });
+                        return Poll::Ready(Ok(held.unwrap_or(Piece::Data(decoded.data))));
                     }
                 }
             }

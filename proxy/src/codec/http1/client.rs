@@ -13,7 +13,7 @@ use super::error::UpstreamError;
 use super::options::ClientOptions;
 use super::request::MethodKind;
 use super::response::{self, Asked, ParsedResponse};
-use super::wire::{HEAD_READ, Wire};
+use super::wire::{HeadFault, Wire};
 use crate::codec::{Body, Buffers};
 
 /// Interim responses that one request may get.
@@ -160,40 +160,24 @@ impl ClientConn {
         scratch: &mut [u8],
         head: &mut ResponseHead,
     ) -> Poll<Result<(), UpstreamError>> {
-        loop {
-            if self.wire.worth_parsing() {
-                match response::parse_response(self.wire.pending(), self.asked, &self.options, head)? {
-                    None => self.wire.mark_tried(),
-                    Some(parsed) => {
-                        self.wire.consume(parsed.head_len);
-                        return Poll::Ready(self.begin(&parsed, head));
-                    }
-                }
-            } else if self.wire.pending().len() > self.options.max_head_bytes {
-                return Poll::Ready(Err(UpstreamError::Protocol("headers too large")));
-            }
-            let most = scratch.len().min(HEAD_READ);
-            let n = match ready!(self.wire.poll_read(cx, &mut scratch[..most])) {
-                Ok(0) if self.wire.pending().is_empty() => return Poll::Ready(Err(UpstreamError::Closed)),
+        let (asked, options) = (self.asked, &self.options);
+        let parse = |bytes: &[u8]| {
+            let parsed = response::parse_response(bytes, asked, options, head)?;
+            Ok(parsed.map(|parsed| {
+                let len = parsed.head_len;
+                (parsed, len)
+            }))
+        };
+        match ready!(self.wire.poll_head(cx, buffers, scratch, options.max_head_bytes, parse)) {
+            Ok(parsed) => Poll::Ready(self.begin(&parsed, head)),
+            Err(fault) => Poll::Ready(Err(match fault {
+                HeadFault::Refused(e) => e,
+                HeadFault::TooLarge => UpstreamError::Protocol("headers too large"),
+                HeadFault::End if self.wire.pending().is_empty() => UpstreamError::Closed,
                 // As within a body, Envoy calls this a protocol error.
-                Ok(0) => return Poll::Ready(Err(UpstreamError::Protocol("closed within a head"))),
-                Ok(n) => n,
-                Err(e) => return Poll::Ready(Err(UpstreamError::Reset(e))),
-            };
-            if !self.wire.pending().is_empty() {
-                self.wire.keep(buffers, &scratch[..n]);
-                continue;
-            }
-            match response::parse_response(&scratch[..n], self.asked, &self.options, head)? {
-                None => {
-                    self.wire.keep(buffers, &scratch[..n]);
-                    self.wire.mark_tried();
-                }
-                Some(parsed) => {
-                    self.wire.keep(buffers, &scratch[parsed.head_len..n]);
-                    return Poll::Ready(self.begin(&parsed, head));
-                }
-            }
+                HeadFault::End => UpstreamError::Protocol("closed within a head"),
+                HeadFault::Io(e) => UpstreamError::Reset(e),
+            })),
         }
     }
 
@@ -227,6 +211,7 @@ impl ClientConn {
         };
         match ready!(self.incoming.poll(&mut self.wire, rules, cx, scratch)) {
             Ok(Piece::Data(n)) => Poll::Ready(Ok(Body::Data(Chunk::Lent(&scratch[..n])))),
+            Ok(Piece::Held(held)) => Poll::Ready(Ok(Body::Data(Chunk::Held(held)))),
             Ok(Piece::Trailers(map)) => Poll::Ready(Ok(Body::Trailers(map))),
             Ok(Piece::End) => Poll::Ready(Ok(Body::End)),
             Err(fault) => {

@@ -12,7 +12,7 @@ use super::encode::{self, Answering, Outgoing};
 use super::error::{BodyError, RequestError};
 use super::options::ServerOptions;
 use super::request::{self, MethodKind, ParsedRequest};
-use super::wire::{HEAD_READ, Wire};
+use super::wire::{HeadFault, Wire};
 use crate::codec::{Body, Buffers, GoneReason};
 
 /// A downstream connection.
@@ -74,47 +74,27 @@ impl ServerConn {
         scratch: &mut [u8],
         head: &mut RequestHead,
     ) -> Poll<Result<Option<()>, RequestError>> {
-        loop {
-            if self.wire.worth_parsing() {
-                match request::parse_request(self.wire.pending(), &self.options, head) {
-                    Ok(None) => self.wire.mark_tried(),
-                    Ok(Some(parsed)) => {
-                        self.wire.consume(parsed.head_len);
-                        self.begin(&parsed, head);
-                        return Poll::Ready(Ok(Some(())));
-                    }
-                    Err(e) => return Poll::Ready(Err(self.refuse(e, head))),
-                }
-            } else if self.wire.pending().len() > self.options.max_head_bytes {
-                return Poll::Ready(Err(self.refuse(RequestError::TOO_LARGE, head)));
+        let options = &self.options;
+        let parse = |bytes: &[u8]| {
+            let parsed = request::parse_request(bytes, options, head)?;
+            Ok(parsed.map(|parsed| {
+                let len = parsed.head_len;
+                (parsed, len)
+            }))
+        };
+        let Poll::Ready(read) = self.wire.poll_head(cx, buffers, scratch, options.max_head_bytes, parse) else {
+            self.wire.release(buffers);
+            return Poll::Pending;
+        };
+        Poll::Ready(match read {
+            Ok(parsed) => {
+                self.begin(&parsed, head);
+                Ok(Some(()))
             }
-            let most = scratch.len().min(HEAD_READ);
-            let n = match self.wire.poll_read(cx, &mut scratch[..most]) {
-                Poll::Ready(Ok(n)) if n > 0 => n,
-                Poll::Ready(_) => return Poll::Ready(Ok(None)),
-                Poll::Pending => {
-                    self.wire.release(buffers);
-                    return Poll::Pending;
-                }
-            };
-            if !self.wire.pending().is_empty() {
-                self.wire.keep(buffers, &scratch[..n]);
-                continue;
-            }
-            // The usual case: a whole head in one read is parsed where it lies.
-            match request::parse_request(&scratch[..n], &self.options, head) {
-                Ok(None) => {
-                    self.wire.keep(buffers, &scratch[..n]);
-                    self.wire.mark_tried();
-                }
-                Ok(Some(parsed)) => {
-                    self.wire.keep(buffers, &scratch[parsed.head_len..n]);
-                    self.begin(&parsed, head);
-                    return Poll::Ready(Ok(Some(())));
-                }
-                Err(e) => return Poll::Ready(Err(self.refuse(e, head))),
-            }
-        }
+            Err(HeadFault::Refused(e)) => Err(self.refuse(e, head)),
+            Err(HeadFault::TooLarge) => Err(self.refuse(RequestError::TOO_LARGE, head)),
+            Err(HeadFault::End | HeadFault::Io(_)) => Ok(None),
+        })
     }
 
     fn begin(&mut self, parsed: &ParsedRequest, head: &RequestHead) {
@@ -172,6 +152,7 @@ impl ServerConn {
         };
         match ready!(self.incoming.poll(&mut self.wire, rules, cx, scratch)) {
             Ok(Piece::Data(n)) => Poll::Ready(Ok(Body::Data(Chunk::Lent(&scratch[..n])))),
+            Ok(Piece::Held(held)) => Poll::Ready(Ok(Body::Data(Chunk::Held(held)))),
             Ok(Piece::Trailers(map)) => Poll::Ready(Ok(Body::Trailers(map))),
             Ok(Piece::End) => Poll::Ready(Ok(Body::End)),
             Err(fault) => Poll::Ready(Err(self.body_error(fault))),

@@ -7,15 +7,20 @@
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use nuncio_core::http::HeaderMap;
+use nuncio_core::http::{HeaderMap, Held};
 use nuncio_core::net::Io;
 
 use super::encode::{self, Outgoing};
 use super::header_case::HeaderCase;
 use crate::codec::Buffers;
 
-/// Read at most so much while a head is awaited: what lies behind the head is copied once more.
+/// Read at most so much where what lies behind a head is copied once more.
 pub(super) const HEAD_READ: usize = 8 * 1024;
+/// Read at most so much where it stays in its buffer: a head and 64 KiB behind it come in one read, for which the kernel
+/// opens the window once.
+const HEAD_AND_BODY_READ: usize = HEAD_READ + 64 * 1024;
+/// What is worth keeping a whole buffer for.
+const MUCH: usize = 4 * 1024;
 /// Data up to this size is copied behind what waits in `output`, to go in one write with it.
 const COPY_LIMIT: usize = 4 * 1024;
 /// More than this in `output` goes to the socket before more is copied behind it.
@@ -23,9 +28,21 @@ const OUTPUT_LIMIT: usize = 32 * 1024;
 /// What is read ahead while nobody asks for it.
 const READ_AHEAD: usize = 64 * 1024;
 
+/// Why there is no head.
+pub(super) enum HeadFault<E> {
+    /// What `parse` said.
+    Refused(E),
+    TooLarge,
+    /// The peer's end, between heads or within one.
+    End,
+    Io(io::Error),
+}
+
 pub(super) struct Wire {
     pub(super) io: Io,
     input: Vec<u8>,
+    /// What came behind a head, in the buffer that both were read into; `input` is empty then.
+    held: Option<Held>,
     output: Vec<u8>,
     received: u64,
     sent: u64,
@@ -48,6 +65,7 @@ impl Wire {
             io,
             received: preread.len() as u64,
             input: preread,
+            held: None,
             output: Vec::new(),
             sent: 0,
             consumed: 0,
@@ -60,6 +78,7 @@ impl Wire {
     }
 
     pub(super) fn into_parts(mut self) -> (Io, Vec<u8>) {
+        self.settle();
         self.input.drain(..self.consumed as usize);
         (self.io, self.input)
     }
@@ -79,19 +98,29 @@ impl Wire {
     }
 
     pub(super) fn held_capacity(&self) -> usize {
-        self.input.capacity() + self.output.capacity()
+        self.input.capacity() + self.output.capacity() + self.held.as_ref().map_or(0, Held::capacity)
     }
 
     // === reading ===
 
     /// Read and not consumed.
     pub(super) fn pending(&self) -> &[u8] {
-        &self.input[self.consumed as usize..]
+        match &self.held {
+            Some(held) => held,
+            None => &self.input[self.consumed as usize..],
+        }
     }
 
     pub(super) fn consume(&mut self, n: usize) {
-        self.consumed += n as u32;
         self.tried = 0;
+        if let Some(held) = &mut self.held {
+            held.narrow(n..held.len());
+            if held.is_empty() {
+                self.held = None;
+            }
+            return;
+        }
+        self.consumed += n as u32;
         if self.consumed as usize >= self.input.len() {
             self.input.clear();
             self.consumed = 0;
@@ -137,6 +166,74 @@ impl Wire {
         Poll::Ready(Ok(n))
     }
 
+    /// Reads until `parse` has a head, whose length it says with it. What follows the head is kept.
+    pub(super) fn poll_head<T, E>(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &Buffers,
+        scratch: &mut [u8],
+        max: usize,
+        mut parse: impl FnMut(&[u8]) -> Result<Option<(T, usize)>, E>,
+    ) -> Poll<Result<T, HeadFault<E>>> {
+        loop {
+            if self.worth_parsing() {
+                match parse(self.pending()).map_err(HeadFault::Refused)? {
+                    Some((head, len)) => {
+                        self.consume(len);
+                        return Poll::Ready(Ok(head));
+                    }
+                    None => self.mark_tried(),
+                }
+            } else if self.pending().len() > max {
+                return Poll::Ready(Err(HeadFault::TooLarge));
+            }
+            let mut own = Buffers::hold();
+            let room = match &mut own {
+                Some(own) => &mut own[..HEAD_AND_BODY_READ],
+                None => {
+                    let most = scratch.len().min(HEAD_READ);
+                    &mut scratch[..most]
+                }
+            };
+            let n = match ready!(self.poll_read(cx, room)) {
+                Ok(0) => return Poll::Ready(Err(HeadFault::End)),
+                Ok(n) => n,
+                Err(e) => return Poll::Ready(Err(HeadFault::Io(e))),
+            };
+            let read = own.as_deref().unwrap_or(scratch);
+            if !self.pending().is_empty() {
+                self.keep(buffers, &read[..n]);
+                continue;
+            }
+            // The usual case: a whole head in one read is parsed where it lies.
+            let Some((head, len)) = parse(&read[..n]).map_err(HeadFault::Refused)? else {
+                self.keep(buffers, &read[..n]);
+                self.mark_tried();
+                continue;
+            };
+            match own {
+                Some(mut own) if n - len > MUCH => {
+                    own.narrow(len..n);
+                    self.held = Some(own);
+                }
+                _ => self.keep(buffers, &read[len..n]),
+            }
+            return Poll::Ready(Ok(head));
+        }
+    }
+
+    /// What is held, as it is, if it is no more than `most` bytes: a body's first piece.
+    pub(super) fn take_held(&mut self, most: u64) -> Option<Held> {
+        self.held.take_if(|held| held.len() as u64 <= most)
+    }
+
+    /// What is held moves to `input`, where more can follow it.
+    fn settle(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.input.extend_from_slice(&held);
+        }
+    }
+
     /// Keeps bytes that were read for somebody later.
     pub(super) fn keep(&mut self, buffers: &Buffers, bytes: &[u8]) {
         if self.input.capacity() == 0 && !bytes.is_empty() {
@@ -146,6 +243,7 @@ impl Wire {
     }
 
     pub(super) fn keep_more(&mut self, bytes: &[u8]) {
+        self.settle();
         if self.consumed > 0 {
             self.input.drain(..self.consumed as usize);
             self.consumed = 0;
@@ -186,9 +284,11 @@ impl Wire {
 
     /// What `poll_fill` brought and the body did not want goes back before what is still kept.
     pub(super) fn put_back(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() {
+        // They came from there, so there is room before what is left.
+        if bytes.is_empty() || self.held.as_mut().is_some_and(|held| held.put_back(bytes)) {
             return;
         }
+        self.settle();
         let at = self.consumed as usize;
         if at >= bytes.len() {
             let start = at - bytes.len();
@@ -380,4 +480,50 @@ fn write_from(io: &mut Io, cx: &mut Context<'_>, parts: [&[u8]; 4], skip: usize)
 /// The caller's body is not as long as its head says: nobody may take it for whole.
 fn wrong_length() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the body is not as long as its content-length")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire() -> Wire {
+        let (near, _far) = nuncio_testkit::net::pair(nuncio_testkit::net::Link::default());
+        Wire::new(near.into_io(), Vec::new())
+    }
+
+    /// As if `rest` had been read behind 90 bytes of head.
+    fn held(wire: &mut Wire, rest: &[u8]) {
+        let mut buffer = Buffers::hold().unwrap();
+        buffer[90..90 + rest.len()].copy_from_slice(rest);
+        buffer.narrow(90..90 + rest.len());
+        wire.held = Some(buffer);
+    }
+
+    #[test]
+    fn what_is_held_is_consumed_put_back_and_added_to_like_what_is_kept() {
+        let body: Vec<u8> = (0..3 * MUCH).map(|i| (i % 251) as u8).collect();
+        let mut wire = wire();
+        held(&mut wire, &body);
+        wire.consume(30);
+        wire.put_back(&body[10..30]);
+        assert_eq!(wire.pending(), &body[10..]);
+        assert!(wire.take_held(body.len() as u64 - 11).is_none());
+        wire.keep_more(b"more");
+        assert_eq!(wire.pending(), [&body[10..], b"more"].concat());
+        wire.consume(body.len() - 10);
+        assert_eq!(wire.pending(), b"more");
+        assert_eq!(wire.into_parts().1, b"more");
+    }
+
+    #[test]
+    fn a_buffer_that_was_held_is_given_up_with_its_last_byte() {
+        let mut wire = wire();
+        held(&mut wire, &[b'x'; 2 * MUCH]);
+        assert!(wire.held_capacity() > 0);
+        wire.consume(2 * MUCH);
+        assert_eq!((wire.pending(), wire.held_capacity()), (&b""[..], 0));
+        held(&mut wire, &[b'x'; 2 * MUCH]);
+        assert_eq!(wire.take_held(u64::MAX).map(|held| held.len()), Some(2 * MUCH));
+        assert_eq!((wire.pending(), wire.held_capacity()), (&b""[..], 0));
+    }
 }
