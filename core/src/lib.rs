@@ -13,6 +13,7 @@
 //! - [`upstream`]: hosts, host sets, cluster facts, the calls other rooms may make
 //! - [`dns`]: questions to the domain name system, and what an answer means
 //! - [`extension`]: what a factory and a worker hand to those they make
+//! - [`typed`]: extensions that a message names by their type
 //! - [`matcher`]: tests of strings, headers, paths, addresses, metadata
 //! - [`metadata`]: structured metadata of hosts, routes and streams
 //! - [`runtime`]: flags an operator may set, with their defaults
@@ -35,4 +36,5 @@ pub mod runtime;
 pub mod stats;
 pub mod stream_info;
 pub mod time;
+pub mod typed;
 pub mod upstream;

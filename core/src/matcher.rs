@@ -4,8 +4,9 @@
 //!
 //! - [`string`]: exact, prefix, suffix, contains, regex
 //! - [`regex`]: RE2's dialect on a linear-time engine, full match, substitution
-//! - [`header`], [`query`], [`cookie`](mod@cookie), [`path`]: parts of a request head
+//! - [`header`], [`query`], [`cookie`](mod@cookie), [`path`], [`uri_template`]: parts of a request head
 //! - [`cidr`]: lists of address ranges
+//! - [`san`]: names of a certificate
 //! - [`value`], [`metadata`]: structured metadata and filter state
 
 pub mod cidr;
@@ -15,7 +16,9 @@ pub mod metadata;
 pub mod path;
 pub mod query;
 pub mod regex;
+pub mod san;
 pub mod string;
+pub mod uri_template;
 pub mod value;
 
 pub use cidr::CidrList;
@@ -25,7 +28,9 @@ pub use metadata::{FilterStateMatcher, MetadataMatcher};
 pub use path::PathMatcher;
 pub use query::{QueryParameterMatcher, query_parameter};
 pub use regex::{Regex, RegexRewrite};
+pub use san::SanMatcher;
 pub use string::StringMatcher;
+pub use uri_template::UriTemplate;
 pub use value::ValueMatcher;
 
 use nuncio_api::support::Entry;
@@ -45,7 +50,9 @@ pub static SUPPORTED: &[&Entry] = &[
     &query::QUERY,
     &regex::REGEX,
     &regex::SUBSTITUTE,
+    &san::SAN,
     &string::STRING,
+    &uri_template::MATCH,
     &value::VALUE,
     &value::NULL,
     &value::DOUBLE,

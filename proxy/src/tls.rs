@@ -44,7 +44,6 @@ pub static SUPPORTED: &[&Entry] = &[
     &identity::CERTIFICATE,
     &validation::VALIDATION,
     &validation::SYSTEM_ROOTS,
-    &validation::SAN,
     &downstream::CONTEXT,
     &upstream::CONTEXT,
     &source::DATA_SOURCE,

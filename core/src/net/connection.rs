@@ -163,7 +163,8 @@ pub struct PeerCertificate {
     pub dns_sans: Vec<String>,
     pub ip_sans: Vec<String>,
     pub email_sans: Vec<String>,
-    pub other_name_sans: Vec<String>,
+    /// Each with its dotted object identifier.
+    pub other_name_sans: Vec<(String, String)>,
     pub not_before: i64,
     pub not_after: i64,
     /// The leaf and the chain, each URL-encoded PEM as Envoy writes it.

@@ -463,7 +463,7 @@ impl CertificateField {
             Self::DnsSans => joined(out, &certificate.dns_sans),
             Self::IpSans => joined(out, &certificate.ip_sans),
             Self::EmailSans => joined(out, &certificate.email_sans),
-            Self::OtherNameSans => joined(out, &certificate.other_name_sans),
+            Self::OtherNameSans => joined(out, certificate.other_name_sans.iter().map(|(_, name)| name)),
             Self::ChainSha256 => joined(out, &certificate.chain_sha256),
             Self::ChainSha1 => joined(out, &certificate.chain_sha1),
             Self::ChainSerials => joined(out, &certificate.chain_serials),
@@ -471,9 +471,9 @@ impl CertificateField {
     }
 }
 
-fn joined(out: &mut Vec<u8>, values: &[String]) -> Kind {
+fn joined<'a>(out: &mut Vec<u8>, values: impl IntoIterator<Item = &'a String>) -> Kind {
     let start = out.len();
-    for (i, value) in values.iter().enumerate() {
+    for (i, value) in values.into_iter().enumerate() {
         if i > 0 {
             out.push(b',');
         }

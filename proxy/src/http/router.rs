@@ -3,7 +3,7 @@
 //! `RouteConfiguration` → [`RouteConfig`] (compiled on main, shared) → [`Route`] (held by a stream).
 //!
 //! - `table`: the compiled configuration and its builder; `domains`, `path_index`, `names` make it fast
-//! - `route_match`, `uri_template`: whether a request fits a route
+//! - `route_match`: whether a request fits a route
 //! - `route`: the route as streams and filters see it; `virtual_host`: what it inherits
 //! - `policy`, `retry`: how a request is forwarded
 //! - `mutations`: header changes of all levels
@@ -18,7 +18,6 @@
 mod attempt_timers;
 mod direct_response;
 mod domains;
-mod extension;
 mod failure;
 mod filter;
 mod filter_config;
@@ -41,7 +40,6 @@ mod table;
 mod tally;
 mod timeouts;
 mod upstream_request;
-mod uri_template;
 mod virtual_host;
 mod weighted;
 
@@ -117,8 +115,7 @@ pub static SUPPORTED: &[&Entry] = &[
     &route_match::GRPC,
     &route_match::CONNECT,
     &route_match::TLS,
-    &uri_template::MATCH,
-    &uri_template::REWRITE,
+    &rewrite::TEMPLATE,
     &virtual_host::CONFIG,
     &virtual_host::HOST,
     &weighted::WEIGHTED,

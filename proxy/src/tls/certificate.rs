@@ -100,7 +100,7 @@ pub(super) fn describe(chain: &[CertificateDer<'_>]) -> Option<Arc<PeerCertifica
             SubjectName::Uri(text) => described.uri_sans.push(text),
             SubjectName::Ip(text) => described.ip_sans.push(text),
             SubjectName::Email(text) => described.email_sans.push(text),
-            SubjectName::Other(_, text) => described.other_name_sans.push(text),
+            SubjectName::Other(oid, text) => described.other_name_sans.push((oid, text)),
         }
     }
     Some(Arc::new(described))

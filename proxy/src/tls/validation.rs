@@ -13,6 +13,7 @@ use nuncio_api::pb::envoy::extensions::transport_sockets::tls::v3 as pb;
 use nuncio_api::pb::envoy::extensions::transport_sockets::tls::v3::certificate_validation_context::TrustChainVerification;
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
+use nuncio_core::matcher::SanMatcher;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, TrustAnchor, UnixTime};
@@ -24,7 +25,7 @@ use webpki::{
 use x509_parser::prelude::X509Certificate;
 
 use super::certificate::{self, SubjectName};
-use super::san::{SanMatcher, is_expected};
+use super::san::{self, is_expected};
 use super::secret::CertificateFacts;
 use super::source::{Source, read_field};
 
@@ -36,7 +37,6 @@ supports!(pub(super) VALIDATION = "envoy.extensions.transport_sockets.tls.v3.Cer
     require_signed_certificate_timestamp: ["false"],
 });
 supports!(pub(super) SYSTEM_ROOTS = "envoy.extensions.transport_sockets.tls.v3.CertificateValidationContext.SystemRootCerts" {});
-supports!(pub(super) SAN = "envoy.extensions.transport_sockets.tls.v3.SubjectAltNameMatcher" { san_type, matcher, oid });
 
 /// Where systems keep the authorities they trust; the first that is there counts.
 const SYSTEM_ROOTS_AT: [&str; 5] = [
@@ -235,7 +235,9 @@ impl Validator {
             );
             return Err(Refusal { kind: RefusalKind::San, text });
         }
-        if !self.sans.is_empty() && !self.sans.iter().any(|matcher| names.iter().any(|name| matcher.matches(name))) {
+        if !self.sans.is_empty()
+            && !self.sans.iter().any(|matcher| names.iter().any(|name| san::matches(matcher, name)))
+        {
             let text = format!("verify cert failed: SAN matcher, certificate SANs are [{}]", listed(&names));
             return Err(Refusal { kind: RefusalKind::San, text });
         }

@@ -11,8 +11,7 @@ use nuncio_api::pb::google::protobuf::Any as ProtoAny;
 use nuncio_api::supports;
 use nuncio_api::unpack;
 use nuncio_core::error::ConfigError;
-
-use super::extension::unknown;
+use nuncio_core::typed::unknown;
 
 supports!(pub(super) FILTER_CONFIG = "envoy.config.route.v3.FilterConfig" { config, is_optional, disabled });
 

@@ -16,13 +16,13 @@ use nuncio_api::pb::google::protobuf::{Duration as DurationProto, Struct};
 use nuncio_api::supports;
 use nuncio_api::unpack;
 use nuncio_core::error::ConfigError;
+use nuncio_core::matcher::UriTemplate;
 use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::runtime::{FractionalPercent, Runtime, RuntimeFraction};
+use nuncio_core::typed::unknown;
 
-use super::extension::unknown;
 use super::retry::{HedgePolicy, RetryPolicy};
 use super::rewrite::{HostRewrite, PathRewrite};
-use super::uri_template::UriTemplate;
 use crate::upstream::hash_policy::HashPolicy;
 
 // What the router filter must carry out (retries, mirrors, limits, upgrades and so on) is listed beside it.

@@ -17,8 +17,8 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::matcher::HeaderMatcher;
 use nuncio_core::metadata::Metadata;
 use nuncio_core::runtime::FractionalPercent;
+use nuncio_core::typed::unknown;
 
-use super::extension::unknown;
 use super::policy::duration;
 
 macro_rules! retry_on {

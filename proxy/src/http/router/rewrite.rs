@@ -1,16 +1,23 @@
 //! What a route does to the path and the authority of a request on its way.
 
+use nuncio_api::pb::envoy::config::core::v3::TypedExtensionConfig;
 use nuncio_api::pb::envoy::config::route::v3::{RouteAction, route_action::HostRewriteSpecifier};
+use nuncio_api::pb::envoy::extensions::path::rewrite::uri_template::v3::UriTemplateRewriteConfig;
+use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
-use nuncio_core::matcher::RegexRewrite;
 use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::matcher::path::without_query;
+use nuncio_core::matcher::{RegexRewrite, UriTemplate};
+use nuncio_core::typed;
 
 use super::route_match::MatchedPart;
-use super::uri_template::UriTemplate;
 use crate::format::Formatter;
+
+supports!(pub(super) TEMPLATE = "envoy.extensions.path.rewrite.uri_template.v3.UriTemplateRewriteConfig" {
+    path_template_rewrite
+});
 
 /// How the path changes; the query stays.
 #[derive(Debug, Default)]
@@ -55,7 +62,7 @@ impl PathRewrite {
                               without envoy.path.match.uri_template.uri_template_matcher extension";
                 return Err(ConfigError::new("path_rewrite_policy", reason));
             };
-            let rewrite = template.rewrite(policy).map_err(|e| e.within("path_rewrite_policy"))?;
+            let rewrite = by_template(template, policy).map_err(|e| e.within("path_rewrite_policy"))?;
             return Ok(Self::Regex(Box::new(rewrite)));
         }
         Ok(Self::None)
@@ -104,6 +111,11 @@ impl PathRewrite {
         }
         head.headers.set(":path", scratch.as_slice());
     }
+}
+
+fn by_template(template: &UriTemplate, policy: &TypedExtensionConfig) -> Result<RegexRewrite, ConfigError> {
+    let message: UriTemplateRewriteConfig = typed::decode(policy)?;
+    template.rewrite(&message.path_template_rewrite).map_err(|e| e.within("typed_config.path_template_rewrite"))
 }
 
 /// A format of a path or a host; `what` as Envoy's error names it.

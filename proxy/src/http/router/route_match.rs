@@ -6,13 +6,11 @@ use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
 use nuncio_core::matcher::path::without_query;
 use nuncio_core::matcher::{
-    CookieMatcher, FilterStateMatcher, HeaderMatcher, MetadataMatcher, QueryParameterMatcher, Regex,
+    CookieMatcher, FilterStateMatcher, HeaderMatcher, MetadataMatcher, QueryParameterMatcher, Regex, UriTemplate,
 };
 use nuncio_core::net::ConnectionInfo;
 use nuncio_core::runtime::{Runtime, RuntimeFraction};
 use nuncio_core::stream_info::StreamInfo;
-
-use super::uri_template::UriTemplate;
 
 supports!(pub(super) MATCH = "envoy.config.route.v3.RouteMatch" {
     prefix, path, safe_regex, connect_matcher, path_separated_prefix, path_match_policy, case_sensitive,

@@ -14,6 +14,7 @@ use nuncio_api::pb::envoy::config::route::v3::{self as pb, RouteAction, RouteCon
 use nuncio_api::prost::Message;
 use nuncio_core::error::ConfigError;
 use nuncio_core::http::RequestHead;
+use nuncio_core::matcher::UriTemplate;
 use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::matcher::path::without_query;
 use nuncio_core::metadata::Metadata;
@@ -28,7 +29,6 @@ use super::policy::{ForwardPolicy, Mirror, MirrorTarget, subset};
 use super::redirect::{Redirect, needs_tls};
 use super::route::{Action, ClusterName, Extras, Route, WeightedExtras};
 use super::route_match::{MatchContext, MatchedPart, RouteMatch};
-use super::uri_template::UriTemplate;
 use super::virtual_host::{Common, VirtualHost, buffer_limit};
 use super::weighted::Weighted;
 use crate::http::rate_limits;

@@ -1,5 +1,5 @@
-//! Path templates: `/a/{name}/*/{rest=**}` to match, `/b/{rest}/{name}` to rewrite
-//! (`envoy.extensions.path.match.uri_template`, `…rewrite.uri_template`).
+//! Path templates: `/a/{name}/*/{rest=**}` to match (`envoy.extensions.path.match.uri_template`), `/b/{rest}/{name}` to
+//! rewrite what matched.
 //!
 //! `*` and `{name}` are one non-empty segment or part of one, `**` is anything, even nothing, and
 //! no operator may follow it. A template becomes a regex, a rewrite its substitution.
@@ -8,17 +8,13 @@ use std::fmt::Write;
 
 use nuncio_api::pb::envoy::config::core::v3::TypedExtensionConfig;
 use nuncio_api::pb::envoy::extensions::path::r#match::uri_template::v3::UriTemplateMatchConfig;
-use nuncio_api::pb::envoy::extensions::path::rewrite::uri_template::v3::UriTemplateRewriteConfig;
 use nuncio_api::supports;
-use nuncio_core::error::ConfigError;
-use nuncio_core::matcher::{Regex, RegexRewrite};
 
-use super::extension::decode;
+use super::{Regex, RegexRewrite};
+use crate::error::ConfigError;
+use crate::typed;
 
 supports!(pub(super) MATCH = "envoy.extensions.path.match.uri_template.v3.UriTemplateMatchConfig" { path_template });
-supports!(pub(super) REWRITE = "envoy.extensions.path.rewrite.uri_template.v3.UriTemplateRewriteConfig" {
-    path_template_rewrite
-});
 
 /// What a segment may consist of (RFC 3986 `pchar` without `*`).
 const SEGMENT: &str = "a-zA-Z0-9._~%!$&'()+,;:@=\\-";
@@ -26,7 +22,7 @@ const MAX_VARIABLES: usize = 5;
 const MAX_NAME: usize = 16;
 
 #[derive(Debug)]
-pub(super) struct UriTemplate {
+pub struct UriTemplate {
     regex: Regex,
     pattern: String,
     /// Names of the groups, in order.
@@ -34,8 +30,8 @@ pub(super) struct UriTemplate {
 }
 
 impl UriTemplate {
-    pub(super) fn from_extension(extension: &TypedExtensionConfig) -> Result<Self, ConfigError> {
-        let message: UriTemplateMatchConfig = decode(extension)?;
+    pub fn from_extension(extension: &TypedExtensionConfig) -> Result<Self, ConfigError> {
+        let message: UriTemplateMatchConfig = typed::decode(extension)?;
         Self::new(&message.path_template).map_err(|e| e.within("typed_config.path_template"))
     }
 
@@ -51,18 +47,15 @@ impl UriTemplate {
     }
 
     /// `path` has no query.
-    pub(super) fn matches(&self, path: &[u8]) -> bool {
+    pub fn matches(&self, path: &[u8]) -> bool {
         self.regex.matches(path)
     }
 
-    /// The rewrite of `extension` for paths that match this template.
-    pub(super) fn rewrite(&self, extension: &TypedExtensionConfig) -> Result<RegexRewrite, ConfigError> {
-        let message: UriTemplateRewriteConfig = decode(extension)?;
-        let template = &message.path_template_rewrite;
-        self.substitution(template)
-            .map_err(|why| ConfigError::new("", format!("Invalid path rewrite template '{template}': {why}")))
+    /// The rewrite to `target`, which names variables of this template, for paths that match it.
+    pub fn rewrite(&self, target: &str) -> Result<RegexRewrite, ConfigError> {
+        self.substitution(target)
+            .map_err(|why| ConfigError::new("", format!("Invalid path rewrite template '{target}': {why}")))
             .and_then(|s| RegexRewrite::new(&format!("^(?:{})$", self.pattern), &s))
-            .map_err(|e| e.within("typed_config.path_template_rewrite"))
     }
 
     fn substitution(&self, template: &str) -> Result<String, String> {
@@ -160,11 +153,8 @@ mod tests {
     use super::*;
 
     fn rewritten(template: &str, rewrite: &str, path: &str) -> String {
-        let template = UriTemplate::new(template).unwrap();
         let mut out = Vec::new();
-        let rewrite =
-            RegexRewrite::new(&format!("^(?:{})$", template.pattern), &template.substitution(rewrite).unwrap());
-        rewrite.unwrap().rewrite(path.as_bytes(), &mut out);
+        UriTemplate::new(template).unwrap().rewrite(rewrite).unwrap().rewrite(path.as_bytes(), &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -191,6 +181,6 @@ mod tests {
         for bad in ["a", "/{", "/{}", "/{a}/{a}", "/**/*", "/{a=**}/{b}", "/{1a}", "/a b", "/{a}{b}{c}{d}{e}{f}"] {
             assert!(UriTemplate::new(bad).is_err(), "{bad}");
         }
-        assert!(UriTemplate::new("/{a}").unwrap().substitution("/{b}").is_err());
+        assert!(UriTemplate::new("/{a}").unwrap().rewrite("/{b}").is_err());
     }
 }
