@@ -13,7 +13,7 @@ pub use filter::{
     DecodeFilter, EncodeFilter, FilterHalves, HttpFilter, HttpFilterFactory, MakeFilter, Outcome, RouteView, Step,
     StreamControl, StreamState, Verdict,
 };
-pub use head::{RequestHead, ResponseHead, Version};
+pub use head::{HeadLimits, RequestHead, ResponseHead, Version};
 pub use header_map::HeaderMap;
 pub use local_reply::LocalReply;
 pub use spelling::Spelling;

@@ -21,10 +21,32 @@ impl Version {
     }
 }
 
+/// How large a head may be, pseudo headers included: what came was no larger, and what filters make of it need not be
+/// accepted either. Without limits unless whoever received the head says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadLimits {
+    pub fields: usize,
+    /// Of names and values.
+    pub bytes: usize,
+}
+
+impl HeadLimits {
+    fn hold(self, fields: usize, bytes: usize) -> bool {
+        fields <= self.fields && bytes <= self.bytes
+    }
+}
+
+impl Default for HeadLimits {
+    fn default() -> Self {
+        Self { fields: usize::MAX, bytes: usize::MAX }
+    }
+}
+
 /// The head of a request: pseudo headers and fields in one map.
 #[derive(Debug, Clone, Default)]
 pub struct RequestHead {
     pub headers: HeaderMap,
+    pub limits: HeadLimits,
     pub version: Version,
     /// How the body came; the codec that writes it upstream decides its own framing from this.
     pub framing: Framing,
@@ -65,6 +87,10 @@ impl RequestHead {
             .is_some_and(|rest| rest.is_empty() || rest[0] == b'+')
     }
 
+    pub fn is_within_limits(&self) -> bool {
+        self.limits.hold(self.headers.len(), self.headers.byte_size())
+    }
+
     pub fn is_head(&self) -> bool {
         self.method() == b"HEAD"
     }
@@ -72,6 +98,7 @@ impl RequestHead {
     /// Emptied for the next stream.
     pub fn clear(&mut self) {
         self.headers.clear();
+        self.limits = HeadLimits::default();
         self.version = Version::default();
         self.framing = Framing::default();
     }
@@ -82,6 +109,7 @@ impl RequestHead {
 pub struct ResponseHead {
     pub status: u16,
     pub headers: HeaderMap,
+    pub limits: HeadLimits,
     pub version: Version,
     pub framing: Framing,
 }
@@ -103,9 +131,15 @@ impl ResponseHead {
             .is_some_and(|rest| rest.is_empty() || rest[0] == b'+')
     }
 
+    pub fn is_within_limits(&self) -> bool {
+        const STATUS: usize = ":status".len() + 3;
+        self.limits.hold(self.headers.len() + 1, self.headers.byte_size() + STATUS)
+    }
+
     pub fn clear(&mut self) {
         self.status = 0;
         self.headers.clear();
+        self.limits = HeadLimits::default();
         self.version = Version::default();
         self.framing = Framing::default();
     }

@@ -72,7 +72,8 @@ impl GrpcCheck {
         headers.append("te", "trailers");
         headers.append("content-type", "application/grpc");
         headers.append("user-agent", "Envoy/HC");
-        let mut head = RequestHead { headers, version: Version::Http2, framing: Framing::Streamed };
+        let mut head =
+            RequestHead { headers, version: Version::Http2, framing: Framing::Streamed, ..RequestHead::default() };
         if let Some(metadata) = &self.metadata {
             metadata(&mut head, host);
         }

@@ -118,7 +118,7 @@ impl HttpCheck {
         headers.append(":authority", authority(host, &self.host, cluster));
         headers.append("user-agent", "Envoy/HC");
         let framing = if self.send.is_empty() { Framing::None } else { Framing::Length(self.send.len() as u64) };
-        let mut head = RequestHead { headers, version: self.version, framing };
+        let mut head = RequestHead { headers, version: self.version, framing, ..RequestHead::default() };
         if let Some(mutation) = &self.headers {
             mutation(&mut head, host);
         }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use nuncio_core::http::Version;
+use nuncio_core::http::{HeadLimits, Version};
 use nuncio_core::net::Connect;
 use nuncio_core::random::Rng;
 use nuncio_core::runtime::{NoRuntime, Runtime};
@@ -437,6 +437,12 @@ impl ThreadLocalCluster {
 
     pub fn stats(&self) -> &ClusterStats {
         &self.local.stats
+    }
+
+    /// Of the responses of its hosts.
+    pub fn response_limits(&self) -> HeadLimits {
+        let http = &self.local.config.http;
+        HeadLimits { fields: http.max_headers_count, bytes: http.max_response_head_bytes }
     }
 
     /// Of this thread.

@@ -13,7 +13,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use nuncio_core::access_log::{LogContext, LogType};
-use nuncio_core::http::{Chunk, Framing, HeaderMap, LocalReply, RequestHead, ResponseHead, StreamControl, Version};
+use nuncio_core::http::{
+    Chunk, Framing, HeadLimits, HeaderMap, LocalReply, RequestHead, ResponseHead, StreamControl, Version,
+};
 use nuncio_core::net::ConnectionInfo;
 use nuncio_core::random::Rng;
 use nuncio_core::runtime::Runtime;
@@ -299,6 +301,8 @@ impl ActiveStream {
         let now = Instant::now();
         self.control.set_now(now);
         self.control.state().is_grpc.set(self.request.is_grpc());
+        let codec = &manager.codec_options;
+        self.request.limits = HeadLimits { fields: codec.max_headers, bytes: codec.max_head_bytes };
         manager.stats.inc(stat::DOWNSTREAM_RQ_TOTAL);
         self.active = Some(manager.stats.gauge(stat::DOWNSTREAM_RQ_ACTIVE));
         *self.control.state().connection.borrow_mut() = Some(connection.clone());

@@ -276,6 +276,7 @@ impl UpstreamRequest {
         match ready!(conn.poll_response(cx, buffers, scratch, head)) {
             Ok(()) => {
                 self.answered = true;
+                head.limits = self.cluster.as_ref().map(|cluster| cluster.response_limits()).unwrap_or_default();
                 Poll::Ready(Ok(()))
             }
             Err(error) => Poll::Ready(Err(self.broken(error))),
