@@ -30,5 +30,6 @@ pub(crate) static SUPPORTED: &[&Entry] = &[
     &principal::PRINCIPAL,
     &principal::SET,
     &principal::AUTHENTICATED,
+    &principal::MTLS,
     &rule::SOURCED,
 ];

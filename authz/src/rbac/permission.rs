@@ -3,14 +3,15 @@
 use nuncio_api::pb::envoy::config::rbac::v3::{Permission, permission::Rule as Kind};
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
-use nuncio_core::matcher::StringMatcher;
+use nuncio_core::matcher::{StringMatcher, UriTemplate};
+use nuncio_core::typed::unknown;
 
 use super::attributes::AddressOf;
 use super::rule::{Rule, Test};
 
 supports!(pub(super) PERMISSION = "envoy.config.rbac.v3.Permission" {
     and_rules, or_rules, any, header, url_path, destination_ip, destination_port, destination_port_range, metadata,
-    not_rule, requested_server_name, sourced_metadata
+    not_rule, requested_server_name, sourced_metadata, uri_template
 });
 supports!(pub(super) SET = "envoy.config.rbac.v3.Permission.Set" { rules });
 supports!(pub(super) PORTS = "envoy.type.v3.Int32Range" { start, end });
@@ -41,8 +42,13 @@ pub(super) fn rule(proto: &Permission, depth: usize) -> Result<Rule, ConfigError
         Kind::RequestedServerName(name) => Rule::Test(Test::ServerName(
             StringMatcher::from_proto(name).map_err(|e| e.within("requested_server_name"))?,
         )),
-        Kind::Matcher(extension) | Kind::UriTemplate(extension) => {
-            return Err(ConfigError::new("matcher", format!("'{}' is not implemented", extension.name)));
+        Kind::UriTemplate(template) => {
+            let template = UriTemplate::from_extension(template).map_err(|e| e.within("uri_template"))?;
+            Rule::Test(Test::Template(Box::new(template)))
+        }
+        // Envoy's only one looks at an address that a filter which is not here has left.
+        Kind::Matcher(extension) => {
+            return Err(unknown(&extension.name, &extension.typed_config.clone().unwrap_or_default()).within("matcher"));
         }
     })
 }

@@ -6,7 +6,11 @@ use nuncio_api::pb::envoy::config::route::v3::HeaderMatcher as ProtoHeader;
 use nuncio_api::pb::envoy::r#type::matcher::v3::{MetadataMatcher as ProtoMetadata, PathMatcher as ProtoPath};
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
-use nuncio_core::matcher::{CidrList, FilterStateMatcher, HeaderMatcher, MetadataMatcher, PathMatcher, StringMatcher};
+use nuncio_core::matcher::path::without_query;
+use nuncio_core::matcher::{
+    CidrList, FilterStateMatcher, HeaderMatcher, MetadataMatcher, PathMatcher, SanMatcher, StringMatcher, UriTemplate,
+};
+use nuncio_core::net::PeerCertificate;
 
 use super::attributes::{AddressOf, Attributes};
 
@@ -29,6 +33,7 @@ pub(super) enum Rule {
 pub(super) enum Test {
     Header(HeaderMatcher),
     Path(PathMatcher),
+    Template(Box<UriTemplate>),
     Address(AddressOf, CidrList),
     /// Half open.
     Ports(i64, i64),
@@ -36,8 +41,10 @@ pub(super) enum Test {
     Metadata(MetadataMatcher),
     RouteMetadata(MetadataMatcher),
     FilterState(FilterStateMatcher),
-    /// A client that showed a certificate, of that name if one is given.
+    /// A client that TLS let pass, of that name if one is given.
     Authenticated(Option<StringMatcher>),
+    /// A client whose certificate was verified, of that name if one is given.
+    Verified(Option<SanMatcher>),
 }
 
 impl Rule {
@@ -98,6 +105,7 @@ impl Test {
         match self {
             Self::Header(matcher) => attributes.headers.is_some_and(|headers| matcher.matches(headers)),
             Self::Path(matcher) => attributes.path.is_some_and(|path| matcher.matches(path)),
+            Self::Template(template) => attributes.path.is_some_and(|path| template.matches(without_query(path))),
             Self::Address(which, list) => attributes.ip(*which).is_some_and(|ip| list.matches(ip)),
             Self::Ports(start, end) => {
                 attributes.connection.local.port().is_some_and(|port| (*start..*end).contains(&i64::from(port)))
@@ -112,14 +120,22 @@ impl Test {
                 attributes.filter_state.iter().flatten().any(|filter_state| matcher.matches(filter_state))
             }
             Self::Authenticated(name) => is_authenticated(name.as_ref(), attributes),
+            Self::Verified(name) => is_verified(name.as_ref(), attributes),
         }
     }
 }
 
-/// URI names are tried first, then DNS names, then the subject.
+/// URI names are tried first, then DNS names, then the subject. As in Envoy a client without a certificate, where TLS
+/// demands none, is somebody with an empty subject.
 fn is_authenticated(name: Option<&StringMatcher>, attributes: &Attributes<'_>) -> bool {
-    let Some(peer) = attributes.connection.tls.as_ref().and_then(|tls| tls.peer.as_deref()) else { return false };
+    let Some(tls) = &attributes.connection.tls else { return false };
     let Some(name) = name else { return true };
+    let Some(peer) = &tls.peer else { return name.matches(b"") };
     let mut sans = peer.uri_sans.iter().chain(&peer.dns_sans);
     sans.any(|san| name.matches(san.as_bytes())) || name.matches(peer.subject.as_bytes())
+}
+
+fn is_verified(name: Option<&SanMatcher>, attributes: &Attributes<'_>) -> bool {
+    let of = |peer: &PeerCertificate| name.is_none_or(|name| name.matches_any_name(peer));
+    attributes.connection.tls.as_ref().is_some_and(|tls| tls.peer_validated && tls.peer.as_deref().is_some_and(of))
 }

@@ -75,19 +75,80 @@ fn addresses_are_told_apart() {
     assert!(!allows(&engine("ALLOW", "{destination_port_range: {start: 79, end: 80}}", ANY), &[], |_| ()));
 }
 
-#[test]
-fn only_a_certificate_authenticates() {
-    let anybody = engine("ALLOW", ANY, "{authenticated: {}}");
-    let somebody = engine("ALLOW", ANY, "{authenticated: {principal_name: {exact: 'spiffe://a'}}}");
-    let shown = |sans: &[&str]| {
+/// A client of TLS that showed a certificate with those names, or none.
+fn shown(sans: Option<&[&str]>, peer_validated: bool) -> impl Fn(&mut ConnectionInfo) {
+    let peer = sans.map(|sans| {
         let uri_sans = sans.iter().map(|san| (*san).to_owned()).collect();
-        let peer = Some(Arc::new(PeerCertificate { subject: "CN=x".into(), uri_sans, ..PeerCertificate::default() }));
-        move |connection: &mut ConnectionInfo| connection.tls = Some(TlsInfo { peer, ..TlsInfo::default() })
-    };
-    assert!(!allows(&anybody, &[], |_| ()));
-    assert!(!allows(&anybody, &[], |connection| connection.tls = Some(TlsInfo::default())));
-    assert!(allows(&anybody, &[], shown(&[])));
-    assert!(allows(&somebody, &[], shown(&["spiffe://b", "spiffe://a"])) && !allows(&somebody, &[], shown(&["x"])));
+        Arc::new(PeerCertificate { subject: "CN=x".into(), uri_sans, ..PeerCertificate::default() })
+    });
+    move |connection| {
+        connection.tls = Some(TlsInfo { peer: peer.clone(), peer_validated, ..TlsInfo::default() });
+    }
+}
+
+// Read off Envoy 1.40, as what follows.
+#[test]
+fn whom_tls_let_pass_is_authenticated_and_has_the_names_of_the_certificate() {
+    let named = |name: &str| engine("ALLOW", ANY, &format!("{{authenticated: {{{name}}}}}"));
+    let (anybody, all, some) = (
+        named(""),
+        named("principal_name: {safe_regex: {regex: '.*'}}"),
+        named("principal_name: {safe_regex: {regex: '.+'}}"),
+    );
+    let somebody = named("principal_name: {exact: 'spiffe://a'}");
+    for engine in [&anybody, &all, &some] {
+        assert!(!allows(engine, &[], |_| ()));
+        assert!(allows(engine, &[], shown(Some(&[]), true)));
+    }
+    let nobody = shown(None, false);
+    assert!(allows(&anybody, &[], &nobody) && allows(&all, &[], &nobody) && !allows(&some, &[], &nobody));
+    assert!(allows(&somebody, &[], shown(Some(&["spiffe://b", "spiffe://a"]), true)));
+    assert!(!allows(&somebody, &[], shown(Some(&["x"]), true)));
+}
+
+#[test]
+fn a_verified_client_needs_a_certificate_that_was_verified() {
+    let config = "\"@type\": type.googleapis.com/envoy.extensions.rbac.principals.mtls_authenticated.v3.Config";
+    let mtls = |rest: &str| format!("{{custom: {{name: m, typed_config: {{{config}, {rest}}}}}}}");
+    let any = engine("ALLOW", ANY, &mtls("any_validated_client_certificate: true"));
+    let name = "san_matcher: {san_type: URI, matcher: {prefix: 'spiffe://a'}}";
+    let named = engine("ALLOW", ANY, &mtls(name));
+    let both = engine("ALLOW", ANY, &mtls(&format!("any_validated_client_certificate: true, {name}")));
+    let cases = [
+        (None, false, [false; 3]),
+        (Some(&["spiffe://a/b"][..]), false, [false; 3]),
+        (Some(&["spiffe://b"][..]), true, [true, false, false]),
+        (Some(&["spiffe://a/b"][..]), true, [true; 3]),
+    ];
+    for (sans, validated, expected) in cases {
+        let got = [&any, &named, &both].map(|engine| allows(engine, &[], shown(sans, validated)));
+        assert_eq!(got, expected, "{sans:?} {validated}");
+    }
+    assert!(!allows(&any, &[], |_| ()));
+    let policy = format!("{{policies: {{p: {{permissions: [{ANY}], principals: [{}]}}}}}}", mtls(""));
+    let error = Engine::from_proto(&message(&policy)).unwrap_err();
+    assert_eq!(error.path, "policies[\"p\"].principals[0].custom.typed_config");
+}
+
+#[test]
+fn a_template_matches_the_path_without_its_query() {
+    let config = "\"@type\": type.googleapis.com/envoy.extensions.path.match.uri_template.v3.UriTemplateMatchConfig";
+    let template =
+        |text: &str| format!("{{uri_template: {{name: t, typed_config: {{{config}, path_template: '{text}'}}}}}}");
+    let cases = [
+        ("/a/{x}/c", [true, true, false, false, false, false]),
+        ("/foo/*/bar/**", [false, false, false, true, true, false]),
+        ("/**", [true; 6]),
+    ];
+    let paths = ["/a/b/c", "/a/b/c?q=/x", "/a//c", "/foo/x/bar/", "/foo/x/bar/y/z", "/foo/x/bar"];
+    for (text, expected) in cases {
+        let engine = engine("ALLOW", &template(text), ANY);
+        assert_eq!(paths.map(|path| allows(&engine, &[(":path", path)], |_| ())), expected, "{text}");
+        assert!(!allows(&engine, &[(":method", "CONNECT")], |_| ()));
+    }
+    let policy = format!("{{policies: {{p: {{permissions: [{}], principals: [{ANY}]}}}}}}", template("/{x}/{x}"));
+    let error = Engine::from_proto(&message(&policy)).unwrap_err();
+    assert_eq!(error.path, "policies[\"p\"].permissions[0].uri_template.typed_config.path_template");
 }
 
 #[test]
