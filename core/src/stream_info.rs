@@ -129,6 +129,11 @@ pub trait FilterStateObject: Any {
     fn json(&self) -> Option<String> {
         None
     }
+
+    /// One of its values by name.
+    fn field(&self, _name: &str) -> Option<String> {
+        None
+    }
 }
 
 impl FilterStateObject for String {

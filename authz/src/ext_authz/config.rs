@@ -30,9 +30,11 @@ supports!(pub(super) CONFIG = "envoy.extensions.filters.http.ext_authz.v3.ExtAut
     route_metadata_context_namespaces, filter_enabled, filter_enabled_metadata, deny_at_disable,
     include_peer_certificate, stat_prefix, bootstrap_metadata_labels_key, allowed_headers, disallowed_headers,
     include_tls_session, charge_cluster_response_stats, encode_raw_headers, decoder_header_mutation_rules,
-    enable_dynamic_metadata_ingestion, max_denied_response_body_bytes, shadow_mode
+    enable_dynamic_metadata_ingestion, max_denied_response_body_bytes, shadow_mode, enforce_response_header_limits,
+    emit_filter_state_stats
 } noop {
     typed_metadata_context_namespaces: "no filter here writes typed metadata",
+    filter_metadata: "Envoy keeps it for code of its own: no log, header or matcher can read it",
     emit_client_span: "there is no tracing yet"
 });
 supports!(pub(super) ROUTE = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute" {
@@ -140,6 +142,10 @@ pub(super) struct Settings {
     pub(super) rules: Option<MutationRules>,
     pub(super) most_denied_body: Option<usize>,
     pub(super) shadow: bool,
+    /// Responses with what an answer added may not be larger than their upstream may make them.
+    pub(super) limit_response: bool,
+    /// Leave in the filter state what a check cost.
+    pub(super) tell_cost: bool,
 }
 
 impl Settings {
@@ -203,6 +209,8 @@ impl Settings {
             most_denied_body: (proto.max_denied_response_body_bytes > 0)
                 .then_some(proto.max_denied_response_body_bytes as usize),
             shadow: proto.shadow_mode,
+            limit_response: proto.enforce_response_header_limits,
+            tell_cost: proto.emit_filter_state_stats,
             stat_prefix: proto.stat_prefix,
         })
     }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nuncio_api::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
@@ -21,10 +22,11 @@ use tokio::time::Instant;
 use super::answer::{Answer, Changes, Field, Refusal, Verdict};
 use super::check_request::{self, Collected};
 use super::config::{BodySettings, RouteSettings, Service, Settings, status_in_range};
-use super::mutations::frames;
+use super::mutations::{Invalid, frames};
 use super::stats::{
-    ClusterCounts, DENIED, DISABLED, ERROR, Event, ExtAuthz, FAILURE_MODE_ALLOWED, IGNORED_DYNAMIC_METADATA, INVALID,
-    OK, SHADOW_DENIED, SHADOW_ERROR,
+    ClusterCounts, DENIED, DISABLED, ERROR, Event, ExtAuthz, FAILURE_MODE_ALLOWED, FILTER_STATE_NAME_COLLISION,
+    IGNORED_DYNAMIC_METADATA, INVALID, OK, REQUEST_HEADER_LIMITS_REACHED, RESPONSE_HEADER_LIMITS_REACHED,
+    SHADOW_DENIED, SHADOW_ERROR,
 };
 use super::{grpc_client, hardening};
 
@@ -42,7 +44,8 @@ pub(super) fn on_worker(settings: &Arc<Settings>, scope: ScopeId, worker: &Worke
     Box::new(move || {
         let response = Rc::new(RefCell::new(Vec::new()));
         let request = Request { shared: shared.clone(), body: None, since: None, response: response.clone() };
-        FilterHalves { decode: Some(Box::new(request)), encode: Some(Box::new(Response(response))) }
+        let response = Response { shared: shared.clone(), fields: response };
+        FilterHalves { decode: Some(Box::new(request)), encode: Some(Box::new(response)) }
     })
 }
 
@@ -156,6 +159,7 @@ impl Request {
 
     fn decide(&mut self, answer: Answer, head: &mut RequestHead, stream: &StreamControl) -> Step {
         let shared = self.shared.clone();
+        shared.tell_cost(self.since, stream);
         let allowed = matches!(answer.verdict, Verdict::Allowed(_));
         shared.keep(answer.metadata, self.since.filter(|_| allowed), stream);
         match answer.verdict {
@@ -172,7 +176,10 @@ impl Request {
         let shared = &self.shared;
         let settings = &*shared.settings;
         let valid = changes.check(settings.strict).and_then(|()| changes.apply(head, settings.rules.as_ref()));
-        if valid.is_err() {
+        if let Err(why) = valid {
+            if why == Invalid::TooLarge {
+                shared.stats.inc(REQUEST_HEADER_LIMITS_REACHED);
+            }
             return shared.invalid(stream);
         }
         shared.count(stream, OK, Event::Ok);
@@ -226,6 +233,16 @@ impl Shared {
         self.stats.inc(counter);
         let route = stream.route();
         self.clusters.count(route.as_ref().and_then(|route| route.cluster_name()), event);
+    }
+
+    /// With `emit_filter_state_stats`: for `%FILTER_STATE(<this filter>:FIELD:latency_us)%`.
+    fn tell_cost(&self, since: Option<Instant>, stream: &StreamControl) {
+        let Some(since) = since.filter(|_| self.settings.tell_cost) else { return };
+        let state = &mut stream.info_mut().filter_state;
+        if state.get(&self.settings.name).is_some() {
+            return self.stats.inc(FILTER_STATE_NAME_COLLISION);
+        }
+        state.set(&self.settings.name, Arc::new(Cost { latency: Instant::now().duration_since(since) }));
     }
 
     /// Leaves what the service told in the stream's metadata; of an allowed request also how long it took.
@@ -299,6 +316,21 @@ fn is_upgrade(head: &RequestHead) -> bool {
     asks && head.headers.contains("upgrade")
 }
 
+/// What a check cost.
+struct Cost {
+    latency: Duration,
+}
+
+impl FilterStateObject for Cost {
+    fn text(&self) -> Option<String> {
+        None
+    }
+
+    fn field(&self, name: &str) -> Option<String> {
+        (name == "latency_us").then(|| self.latency.as_micros().to_string())
+    }
+}
+
 /// `ShadowDecision`: what would have happened.
 struct Shadow {
     result: &'static str,
@@ -319,11 +351,18 @@ impl FilterStateObject for Shadow {
 }
 
 /// The response's half: the fields that came with a yes.
-struct Response(ResponseFields);
+struct Response {
+    shared: Rc<Shared>,
+    fields: ResponseFields,
+}
 
 impl EncodeFilter for Response {
     fn encode_headers(&mut self, head: &mut ResponseHead, _end: bool, _stream: &StreamControl) -> Step {
-        for (action, (name, value)) in self.0.take() {
+        let fields = self.fields.take();
+        if fields.is_empty() {
+            return Step::CONTINUE;
+        }
+        for (action, (name, value)) in fields {
             if frames(&name) || name.starts_with(':') {
                 continue;
             }
@@ -335,6 +374,10 @@ impl EncodeFilter for Response {
                 HeaderAppendAction::OverwriteIfExists if there => head.headers.set(&name, value),
                 HeaderAppendAction::AddIfAbsent | HeaderAppendAction::OverwriteIfExists => {}
             }
+        }
+        if self.shared.settings.limit_response && !head.is_within_limits() {
+            self.shared.stats.inc(RESPONSE_HEADER_LIMITS_REACHED);
+            return refuse(500, "ext_authz_invalid");
         }
         Step::CONTINUE
     }

@@ -11,9 +11,17 @@ use super::answer::{Changes, Field, Refusal};
 use super::mutation_rules::{Change, MutationRules, Permission};
 use super::query;
 
-/// The answer must not be followed.
+/// Why the answer must not be followed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Invalid;
+pub(super) enum Invalid {
+    Field,
+    /// The head would be larger than clients may make it.
+    TooLarge,
+}
+
+fn within_limits(head: &RequestHead) -> Result<(), Invalid> {
+    if head.is_within_limits() { Ok(()) } else { Err(Invalid::TooLarge) }
+}
 
 /// Fields that say where a message ends or concern one connection only.
 pub(super) fn frames(name: &str) -> bool {
@@ -37,7 +45,7 @@ impl Changes {
         let response = || self.response.iter().map(|(_, field)| field);
         let query = || self.query_set.iter().all(|(name, value)| query::is_legal(name) && query::is_legal(value));
         let legal = request.all(is_legal_in_request) && response().all(is_legal) && (!strict || query());
-        if legal { Ok(()) } else { Err(Invalid) }
+        if legal { Ok(()) } else { Err(Invalid::Field) }
     }
 
     /// In Envoy's order: set, add, append, remove, then the query of what `:path` is by now.
@@ -45,7 +53,7 @@ impl Changes {
         let allowed = |change: Change, name: &str| match rules.map(|rules| rules.check(change, name)) {
             None | Some(Permission::Granted) => Ok(true),
             Some(Permission::Ignored) => Ok(false),
-            Some(Permission::Failed) => Err(Invalid),
+            Some(Permission::Failed) => Err(Invalid::Field),
         };
         let fields = |list: &[Field]| -> Vec<(String, Vec<u8>)> {
             let kept = list.iter().filter(|(name, _)| !frames(name));
@@ -74,6 +82,8 @@ impl Changes {
                 head.headers.append_to_value(&name, ",", value);
             }
         }
+        // Before what is removed, as in Envoy.
+        within_limits(head)?;
         for name in &self.remove {
             let name = lookup_name(name);
             if !name.starts_with(':') && !frames(&name) && allowed(Change::Remove, &name)? {
@@ -86,13 +96,13 @@ impl Changes {
             let path = query::change(path, &self.query_set, &self.query_remove);
             head.headers.set(":path", path);
         }
-        Ok(())
+        within_limits(head)
     }
 }
 
 impl Refusal {
     pub(super) fn check(&self) -> Result<(), Invalid> {
-        if self.headers.iter().all(is_legal) { Ok(()) } else { Err(Invalid) }
+        if self.headers.iter().all(is_legal) { Ok(()) } else { Err(Invalid::Field) }
     }
 }
 
@@ -167,7 +177,7 @@ mod tests {
         ] {
             let text = format!("{bad:?}");
             let changes = Changes { set: vec![bad], ..Changes::default() };
-            assert_eq!(changes.check(false), Err(Invalid), "{text}");
+            assert_eq!(changes.check(false), Err(Invalid::Field), "{text}");
         }
         let set =
             ["content-length", "transfer-encoding", "connection", "upgrade"].map(|name| field(name, "33")).to_vec();
@@ -178,6 +188,6 @@ mod tests {
         assert_eq!(head.headers.len(), 6);
         assert_eq!(head.headers.get("content-length"), Some(&b"3"[..]));
         let refusal = Refusal { headers: vec![field("set-cookie", "a\nb")], ..Refusal::default() };
-        assert_eq!(refusal.check(), Err(Invalid));
+        assert_eq!(refusal.check(), Err(Invalid::Field));
     }
 }

@@ -72,7 +72,7 @@ impl Operator {
             }
             Self::Tls { upstream, field } => nonempty(out, tls(context, *upstream).and_then(|t| field.text(t))),
             Self::Metadata { of, namespace, path } => metadata(context, *of, namespace, path, out),
-            Self::FilterState { name, text } => filter_state(context, name, *text, out),
+            Self::FilterState { name, form } => filter_state(context, name, form, out),
             Self::Text(field) => field.append(context, out),
             Self::Fixed(value) => text(out, Some(value)),
             Self::Coalesce(commands) => {
@@ -523,21 +523,22 @@ fn append_value(value: &Value, out: &mut Vec<u8>) -> Kind {
     }
 }
 
-/// The object's text. Envoy's default form is JSON: there a text is a JSON string, quotes and all.
-fn filter_state(context: &Context<'_>, name: &str, plain: bool, out: &mut Vec<u8>) -> Kind {
+/// The object's text, or one of its fields. Envoy's default form is JSON: there a text is a JSON string, quotes and all.
+fn filter_state(context: &Context<'_>, name: &str, form: &FilterStateForm, out: &mut Vec<u8>) -> Kind {
     let of_connection = context.connection.map(|connection| connection.filter_state.borrow());
     let object = context.info.filter_state.get(name);
     let Some(object) = object.or_else(|| of_connection.as_ref()?.get(name)) else { return Kind::Missing };
-    let structured = if plain { None } else { object.json() };
-    if let Some(json) = structured {
-        out.extend_from_slice(json.as_bytes());
-        return Kind::Json;
-    }
-    match object.text() {
-        None => Kind::Missing,
-        Some(value) if plain => text(out, Some(value.as_bytes())),
-        Some(value) => {
-            json::append_string(value.as_bytes(), out);
+    match form {
+        FilterStateForm::Field(field) => text(out, object.field(field).as_ref().map(String::as_bytes)),
+        FilterStateForm::Plain => text(out, object.text().as_ref().map(String::as_bytes)),
+        FilterStateForm::Typed => {
+            if let Some(structured) = object.json() {
+                out.extend_from_slice(structured.as_bytes());
+            } else if let Some(value) = object.text() {
+                json::append_string(value.as_bytes(), out);
+            } else {
+                return Kind::Missing;
+            }
             Kind::Json
         }
     }

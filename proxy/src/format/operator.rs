@@ -67,7 +67,7 @@ pub(super) enum Operator {
     },
     FilterState {
         name: Box<str>,
-        text: bool,
+        form: FilterStateForm,
     },
     Text(Text),
     /// Known when the configuration was read.
@@ -244,6 +244,14 @@ pub(super) enum TlsField {
     Group,
     SessionId,
     ServerName,
+}
+
+/// How an object of the filter state is told.
+#[derive(Debug)]
+pub(super) enum FilterStateForm {
+    Typed,
+    Plain,
+    Field(Box<str>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -549,11 +557,16 @@ fn filter_state(command: &str, parameters: &str) -> Result<Operator, String> {
     if (form == "FIELD") == field.is_empty() {
         return Err("Invalid filter state serialize type, FIELD should be used with the field name.".to_owned());
     }
-    // Upstream connections and clusters leave no objects here, and ours have no fields.
-    if command == "UPSTREAM_FILTER_STATE" || form == "FIELD" {
+    // Upstream connections and clusters leave no objects here.
+    if command == "UPSTREAM_FILTER_STATE" {
         return Ok(Operator::Absent);
     }
-    Ok(Operator::FilterState { name: name.into(), text: form == "PLAIN" })
+    let form = match form {
+        "FIELD" => FilterStateForm::Field(field.into()),
+        "PLAIN" => FilterStateForm::Plain,
+        _ => FilterStateForm::Typed,
+    };
+    Ok(Operator::FilterState { name: name.into(), form })
 }
 
 fn environment(name: &str) -> Operator {

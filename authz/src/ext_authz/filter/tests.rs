@@ -2,7 +2,7 @@ use nuncio_api::pack;
 use nuncio_api::pb::envoy::extensions::filters::http::ext_authz::v3 as pb;
 use nuncio_api::pb::envoy::service::auth::v3::{CheckRequest, CheckResponse};
 use nuncio_api::prost::Message;
-use nuncio_core::http::{FilterHalves, HttpFilterFactory, RouteView, Version};
+use nuncio_core::http::{FilterHalves, HeadLimits, HttpFilterFactory, RouteView, Version};
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::{Address, ConnectionInfo};
 use nuncio_core::stream_info::StreamInfo;
@@ -390,4 +390,80 @@ async fn in_shadow_mode_the_decision_is_only_written_down() {
     let expected = r#"{"checkResult":"DENIED","statusCode":401,"responseHeaders":[{"key":"x-d","value":"1"}]}"#;
     assert_eq!(decision.as_deref(), Some(expected));
     assert_eq!(bench.world.stat("http.in.ext_authz.shadow_denied"), Some(1));
+}
+
+/// An answer that allows with `count` fields of `size` bytes in the list `field`.
+fn with_fields(field: &str, count: usize, size: usize, more: &str) -> String {
+    let value = "v".repeat(size);
+    let fields: Vec<_> = (0..count).map(|i| format!("{{header: {{key: x-{i:03}, value: {value}}}}}")).collect();
+    format!("{{status: {{code: 0}}, ok_response: {{{field}: [{}]{more}}}}}", fields.join(", "))
+}
+
+// Read off Envoy 1.40, which counts pseudo headers too and looks before it removes.
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn an_answer_cannot_make_a_request_larger_than_a_client_may() {
+    let removed: Vec<_> = (0..97).map(|i| format!("x-{i:03}")).collect();
+    let removed = format!(", headers_to_remove: [{}]", removed.join(", "));
+    let query = ", query_parameters_to_set: [{key: a, value: ".to_owned() + &"v".repeat(9000) + "}]";
+    let cases = [
+        (96, 1, "", "pass"),
+        (97, 1, "", "500 ext_authz_invalid"),
+        (97, 1, &*removed, "500 ext_authz_invalid"),
+        (8, 1000, "", "pass"),
+        (9, 1000, "", "500 ext_authz_invalid"),
+        (1, 1, &*query, "500 ext_authz_invalid"),
+    ];
+    for (count, size, more, expected) in cases {
+        let mut bench = Bench::new(&format!("{GRPC}, failure_mode_allow: true"), &[]);
+        bench.denied(&with_fields("headers", count, size, more));
+        let mut asked = head(&[]);
+        asked.limits = HeadLimits { fields: 100, bytes: 8192 };
+        let stream = bench.stream();
+        assert_eq!(told(&bench.run(&mut asked, None, &stream).await), expected, "{count} of {size}");
+        let too_much = u64::from(expected != "pass");
+        for name in ["invalid", "request_header_limits_reached"] {
+            assert_eq!(bench.world.stat(&format!("http.in.ext_authz.{name}")), Some(too_much), "{name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn an_answer_makes_responses_larger_than_an_upstream_may_unless_that_is_forbidden() {
+    let limits = HeadLimits { fields: 100, bytes: 8192 };
+    // With `:status` and one more field of the upstream's.
+    let cases = [(98, 1, limits, true), (99, 1, limits, false), (9, 1000, limits, false)];
+    let of_our_own = (150, 1, HeadLimits::default(), true);
+    for (count, size, limits, fits) in cases.into_iter().chain([of_our_own]) {
+        for (more, enforced) in [("", false), (", enforce_response_header_limits: true", true)] {
+            let mut bench = Bench::new(&format!("{GRPC}{more}"), &[]);
+            bench.denied(&with_fields("response_headers_to_add", count, size, ""));
+            let stream = bench.stream();
+            assert_eq!(told(&bench.run(&mut head(&[]), None, &stream).await), "pass");
+            let mut response = ResponseHead { limits, ..ResponseHead::new(200) };
+            response.headers.append("x-resp", "orig");
+            let step = bench.halves.encode.as_mut().unwrap().encode_headers(&mut response, true, &stream);
+            let Step::Now(decision) = step else { panic!("waits") };
+            let expected = if fits || !enforced { "pass" } else { "500 ext_authz_invalid" };
+            assert_eq!(told(&decision), expected, "{count} of {size}, enforced: {enforced}");
+            let reached = bench.world.stat("http.in.ext_authz.response_header_limits_reached");
+            assert_eq!(reached, Some(u64::from(expected != "pass")));
+        }
+    }
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
+async fn what_a_check_took_is_left_for_logs_by_whoever_asked_first() {
+    let mut bench = Bench::new(&format!("{GRPC}, emit_filter_state_stats: true"), &[]);
+    let stream = bench.stream();
+    let filter = bench.halves.decode.as_mut().unwrap();
+    for (wait, collisions) in [(3, 0), (5, 1)] {
+        bench.world.answer(grpc(&CheckResponse::default()));
+        let mut asked = head(&[]);
+        let Step::Later(check) = filter.decode_headers(&mut asked, true, &stream) else { panic!("waits") };
+        tokio::time::advance(Duration::from_millis(wait)).await;
+        filter.resume(check.await, &mut asked, &stream);
+        let cost = stream.info().filter_state.get("f").cloned().unwrap();
+        assert_eq!((cost.field("latency_us"), cost.field("latency"), cost.text()), (Some("3000".into()), None, None));
+        assert_eq!(bench.world.stat("http.in.ext_authz.filter_state_name_collision"), Some(collisions));
+    }
 }
