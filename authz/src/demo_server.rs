@@ -4,6 +4,9 @@
 //! A path that is kept back is refused, unless the request carries the header that opens it. What passes gets a header
 //! that says who let it pass. A check without a request, of a TCP connection, passes.
 
+use std::fmt;
+use std::str::FromStr;
+
 use nuncio_api::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
 use nuncio_api::pb::envoy::service::auth::v3::attribute_context::HttpRequest;
 use nuncio_api::pb::envoy::service::auth::v3::check_response::HttpResponse;
@@ -25,8 +28,39 @@ pub struct Rules {
     pub add: Field,
 }
 
-/// A header in lower case and its value.
-pub type Field = (String, String);
+impl Default for Rules {
+    fn default() -> Self {
+        let field = |name: &str, value: &str| Field { name: name.to_owned(), value: value.to_owned() };
+        Self {
+            deny: vec!["/private".to_owned()],
+            open: field("x-pass", "please"),
+            add: field("x-authorized-by", "nuncio"),
+        }
+    }
+}
+
+/// A header and its value, written `name=value`.
+#[derive(Debug, Clone)]
+pub struct Field {
+    /// In lower case.
+    pub name: String,
+    pub value: String,
+}
+
+impl FromStr for Field {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, value) = text.split_once('=').ok_or("NAME=VALUE is wanted")?;
+        Ok(Self { name: name.to_ascii_lowercase(), value: value.to_owned() })
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.value)
+    }
+}
 
 /// `PERMISSION_DENIED` of gRPC.
 const PERMISSION_DENIED: i32 = 7;
@@ -38,7 +72,7 @@ impl Rules {
             Some(http) if self.keeps_back(http) => CheckResponse {
                 status: Some(Status { code: PERMISSION_DENIED, ..Status::default() }),
                 http_response: Some(HttpResponse::DeniedResponse(DeniedHttpResponse {
-                    body: format!("{} is kept back; {}: {} opens it\n", path(http), self.open.0, self.open.1),
+                    body: format!("{} is kept back; {}: {} opens it\n", path(http), self.open.name, self.open.value),
                     ..DeniedHttpResponse::default()
                 })),
                 ..CheckResponse::default()
@@ -55,7 +89,7 @@ impl Rules {
     }
 
     fn keeps_back(&self, http: &HttpRequest) -> bool {
-        let opened = http.headers.get(&self.open.0).is_some_and(|value| *value == self.open.1);
+        let opened = http.headers.get(&self.open.name).is_some_and(|value| *value == self.open.value);
         !opened && self.deny.iter().any(|prefix| path(http).starts_with(prefix))
     }
 
@@ -80,8 +114,8 @@ fn path(http: &HttpRequest) -> &str {
     http.path.split(['?', '#']).next().unwrap_or_default()
 }
 
-fn header((key, value): &Field) -> HeaderValueOption {
-    let header = HeaderValue { key: key.clone(), value: value.clone(), ..HeaderValue::default() };
+fn header(Field { name, value }: &Field) -> HeaderValueOption {
+    let header = HeaderValue { key: name.clone(), value: value.clone(), ..HeaderValue::default() };
     HeaderValueOption { header: Some(header), ..HeaderValueOption::default() }
 }
 
@@ -90,13 +124,8 @@ mod tests {
     use super::*;
     use crate::testing::message;
 
-    fn rules() -> Rules {
-        let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        Rules { deny: vec!["/private".into()], open: field("x-pass", "please"), add: field("x-by", "demo") }
-    }
-
     fn asked(path: &str, headers: &str) -> CheckResponse {
-        rules().check(&message(&format!(
+        Rules::default().check(&message(&format!(
             "{{attributes: {{request: {{http: {{path: '{path}', headers: {{{headers}}}}}}}}}}}"
         )))
     }
@@ -108,15 +137,15 @@ mod tests {
         assert_eq!(code(asked("/private", "x-pass: wrong")), 7);
         assert_eq!(code(asked("/private", "x-pass: please")), 0);
         assert_eq!(code(asked("/public?to=/private", "")), 0);
-        assert_eq!(code(rules().check(&CheckRequest::default())), 0);
+        assert_eq!(code(Rules::default().check(&CheckRequest::default())), 0);
     }
 
     #[test]
     fn what_is_no_check_is_told_so() {
-        assert_eq!(rules().answer("/other", b""), Err(12));
-        assert_eq!(rules().answer(CHECK, b"\0\0"), Err(3));
-        assert_eq!(rules().answer(CHECK, b"\0\0\0\0\x01\xff"), Err(3));
-        let frame = rules().answer(CHECK, b"\0\0\0\0\0").unwrap();
+        assert_eq!(Rules::default().answer("/other", b""), Err(12));
+        assert_eq!(Rules::default().answer(CHECK, b"\0\0"), Err(3));
+        assert_eq!(Rules::default().answer(CHECK, b"\0\0\0\0\x01\xff"), Err(3));
+        let frame = Rules::default().answer(CHECK, b"\0\0\0\0\0").unwrap();
         assert_eq!(frame.len(), 5 + CheckResponse::decode(frame.slice(5..)).unwrap().encoded_len());
     }
 }

@@ -29,19 +29,14 @@ pub struct Arguments {
     #[arg(long, default_value = "127.0.0.1:9191", value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
     /// Paths that begin so are refused (may be given several times)
-    #[arg(long, default_value = "/private", value_name = "PREFIX")]
+    #[arg(long, default_values_t = Rules::default().deny, value_name = "PREFIX")]
     deny: Vec<String>,
     /// The header that opens them
-    #[arg(long, default_value = "x-pass=please", value_parser = field, value_name = "NAME=VALUE")]
+    #[arg(long, default_value_t = Rules::default().open, value_name = "NAME=VALUE")]
     open: Field,
     /// The header that everything that passes gets
-    #[arg(long, default_value = "x-authorized-by=nuncio", value_parser = field, value_name = "NAME=VALUE")]
+    #[arg(long, default_value_t = Rules::default().add, value_name = "NAME=VALUE")]
     add: Field,
-}
-
-fn field(text: &str) -> Result<Field, String> {
-    let (name, value) = text.split_once('=').ok_or("NAME=VALUE is wanted")?;
-    Ok((name.to_ascii_lowercase(), value.to_owned()))
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
@@ -68,7 +63,7 @@ async fn run_until_ended(arguments: Arguments) -> io::Result<()> {
 }
 
 /// Answers what comes to `socket`, for ever.
-async fn serve(socket: ListeningSocket, rules: Rules) -> io::Result<()> {
+pub(super) async fn serve(socket: ListeningSocket, rules: Rules) -> io::Result<()> {
     let rules = Rc::new(rules);
     small_server::accept(socket, move |connected| connection(connected, rules.clone())).await
 }

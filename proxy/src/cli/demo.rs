@@ -1,5 +1,5 @@
-//! `nuncio demo`: upstreams that say who they are and register themselves, the registry that they register with, the
-//! proxy in front of them on `configs/nuncio/demo-sds.yaml`, and what to type to see it work.
+//! `nuncio demo`: upstreams that say who they are and register themselves, the registry that they register with, an
+//! authorizer, the proxy in front of them on `configs/nuncio/demo-sds.yaml`, and what to type to see it work.
 //!
 //! All of it is one process on loopback: Ctrl-C ends everything, and nothing is written anywhere.
 //! A port of the file that is taken is replaced by a free one.
@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{Request, Response, header};
+use nuncio_authz::demo_server::Rules;
 use nuncio_core::net::Address;
 use nuncio_core::time::WallClock;
 use nuncio_discovery::sds_server::{Server, Settings};
 
-use super::sds_server;
+use super::{authz_server, sds_server};
 use crate::net::ListeningSocket;
 use crate::server::main_thread::{self, Started};
 use crate::server::worker::runtime;
@@ -31,6 +32,8 @@ const LISTENERS: [u16; 3] = [9901, 10000, 10100];
 const REGISTRY: u16 = 10004;
 /// The host of the file that does not register.
 const CANARY: u16 = 10003;
+/// The port of the file that the authorizer listens on.
+const AUTHORIZER: u16 = 10005;
 
 /// Who does not check in for so long is forgotten.
 const HOST_TTL: Duration = Duration::from_secs(30);
@@ -96,6 +99,7 @@ fn explain(started: &Started, registry: u16) -> io::Result<()> {
         found.and_then(|(_, addresses)| addresses.first()).map(Address::to_string).unwrap_or_default()
     };
     let (web, raw) = (of("web"), of("raw"));
+    let opened = Rules::default().open;
     let admin = started.admin.as_ref().map(Address::to_string).unwrap_or_default();
     let mut out = io::stdout().lock();
     writeln!(out, "nuncio demo: the proxy runs on configs/nuncio/demo-sds.yaml")?;
@@ -103,11 +107,14 @@ fn explain(started: &Started, registry: u16) -> io::Result<()> {
     writeln!(out, "  tcp    {raw}")?;
     writeln!(out, "  admin  http://{admin}")?;
     writeln!(out, "Upstreams register with the registry on 127.0.0.1:{registry}; a fourth one, delta, will soon.")?;
+    writeln!(out, "An authorizer is asked over gRPC about /private before anything is forwarded.")?;
     writeln!(out, "Try, in another terminal:")?;
     writeln!(out, "  curl -s http://{web}/hello")?;
     writeln!(out, "  curl -si http://{web}/who")?;
     writeln!(out, "  curl -s -H 'x-version: canary' http://{web}/who")?;
     writeln!(out, "  curl -si http://{web}/old/page")?;
+    writeln!(out, "  curl -si http://{web}/private")?;
+    writeln!(out, "  curl -s -H '{}: {}' http://{web}/private", opened.name, opened.value)?;
     writeln!(out, "  curl -s http://{raw}/through-tcp")?;
     writeln!(out, "  curl -s http://127.0.0.1:{registry}/v1/registration/web")?;
     writeln!(out, "  curl -s http://{admin}/clusters")?;
@@ -131,6 +138,7 @@ fn listen(port: u16) -> io::Result<ListeningSocket> {
 struct Upstreams {
     registry: ListeningSocket,
     canary: ListeningSocket,
+    authorizer: ListeningSocket,
     fourth_after: Duration,
 }
 
@@ -139,10 +147,12 @@ struct Upstreams {
 fn start_upstreams(config: String, fourth_after: Duration) -> io::Result<(String, u16)> {
     let registry = listen(REGISTRY).or_else(|_| listen(0))?;
     let canary = listen(CANARY).or_else(|_| listen(0))?;
+    let authorizer = listen(AUTHORIZER).or_else(|_| listen(0))?;
     let port = |socket: &ListeningSocket| socket.local().port().unwrap_or_default();
     let at = port(&registry);
-    let config = with_port(&with_port(&config, REGISTRY, at), CANARY, port(&canary));
-    let upstreams = Upstreams { registry, canary, fourth_after };
+    let moved = [(REGISTRY, at), (CANARY, port(&canary)), (AUTHORIZER, port(&authorizer))];
+    let config = moved.iter().fold(config, |config, (usual, actual)| with_port(&config, *usual, *actual));
+    let upstreams = Upstreams { registry, canary, authorizer, fourth_after };
     std::thread::Builder::new().name("upstreams".into()).spawn(move || {
         let served = runtime().and_then(|runtime| runtime.block_on(upstreams.run()));
         if let Err(error) = served {
@@ -156,6 +166,7 @@ impl Upstreams {
     async fn run(self) -> io::Result<()> {
         let registry = Server::start(&Settings { host_ttl: HOST_TTL, store: None }, WallClock::System)?;
         start_upstream(self.canary, "canary");
+        tokio::task::spawn_local(authz_server::serve(self.authorizer, Rules::default()));
         for name in ["alpha", "beta"] {
             register(&registry, name).await?;
         }
@@ -197,8 +208,12 @@ fn start_upstream(socket: ListeningSocket, name: &'static str) {
 }
 
 fn answer(name: &'static str, peer: &Address, request: &Request<Bytes>) -> Response<String> {
-    let id = request.headers().get("x-request-id").and_then(|v| v.to_str().ok()).unwrap_or("-");
-    let text = format!("upstream {name}: {} {} from {peer}, request id {id}\n", request.method(), request.uri());
+    let field = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let id = field("x-request-id").unwrap_or("-");
+    let authorized =
+        field(Rules::default().add.name.as_str()).map_or(String::new(), |by| format!(", authorized by {by}"));
+    let text =
+        format!("upstream {name}: {} {} from {peer}, request id {id}{authorized}\n", request.method(), request.uri());
     let mut response = Response::new(text);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain"));
@@ -213,7 +228,7 @@ mod tests {
     #[test]
     fn every_port_of_the_file_can_be_moved() {
         let mut config = CONFIG.to_owned();
-        for usual in LISTENERS.into_iter().chain([REGISTRY, CANARY]) {
+        for usual in LISTENERS.into_iter().chain([REGISTRY, CANARY, AUTHORIZER]) {
             let moved = with_port(&config, usual, 0);
             assert_ne!(moved, config, "{usual}");
             config = moved;

@@ -79,6 +79,8 @@ fn every_line_it_prints_works_and_ctrl_c_leaves_nothing_behind() {
             ("200", "upstream "),
             ("200", "upstream canary: GET /who from 127.0.0.1:"),
             ("301", "/new/page"),
+            ("403", "/private is kept back; x-pass: please opens it\n"),
+            ("200", ", authorized by nuncio\n"),
             ("200", "GET /through-tcp"),
             ("200", "\"ip_address\":\"127.0.0.1\""),
             ("200", "canary::"),
