@@ -3,7 +3,7 @@
 //! - [`downstream`]: `DownstreamTlsContext`, and clients that connect by it
 //! - [`upstream`]: `UpstreamTlsContext`, and connections to hosts
 //! - [`client_hello`]: what a client's first message says in clear text
-//! - `parameters`: versions, ciphers, curves, protocols · `identity`: our own certificates
+//! - `parameters`: versions, ciphers, curves, protocols · `identity`: our own certificates, `ocsp`: their status
 //! - `validation`, `san`: whose certificates are accepted · `certificate`: what they say
 //! - `stream`: an encrypted connection · `witness`: what the library's callbacks saw
 //! - [`failure`]: why there is none, in Envoy's words · [`counts`]: `ssl.` statistics
@@ -18,6 +18,7 @@ pub mod upstream;
 
 mod certificate;
 mod identity;
+mod ocsp;
 mod parameters;
 mod san;
 mod source;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
-    KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CustomExtension, DnType, IsCa, Issuer,
+    KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
 /// Signs certificates.
@@ -32,6 +32,8 @@ pub struct Wanted {
     pub expired: bool,
     /// Tells it from others of the same authority.
     pub serial: u64,
+    /// Nobody is to believe it without its status (RFC 7633).
+    pub must_staple: bool,
 }
 
 impl Authority {
@@ -88,5 +90,38 @@ fn params(wanted: &Wanted) -> CertificateParams {
     params.not_before = date_time_ymd(2020, 1, 1);
     params.not_after = date_time_ymd(if wanted.expired { 2021 } else { 2095 }, 1, 1);
     params.serial_number = Some(SerialNumber::from(wanted.serial));
+    if wanted.must_staple {
+        const FEATURES: [u64; 9] = [1, 3, 6, 1, 5, 5, 7, 1, 24];
+        let status_request = vec![0x30, 3, 2, 1, 5];
+        params.custom_extensions.push(CustomExtension::from_oid_content(&FEATURES, status_request));
+    }
     params
+}
+
+/// An OCSP response that says "good" about a certificate, in DER and with no right signature. `until` is its next update, if
+/// it tells one, as `20300101000000Z`.
+pub fn ocsp_response(issued: &Issued, until: Option<&str>) -> Vec<u8> {
+    let sequence = |parts: &[Vec<u8>]| der(0x30, parts);
+    let time = |text: &str| der(0x18, &[text.into()]);
+    let (null, hash) = (der(5, &[]), der(4, &[vec![7; 20]]));
+    let sha1 = sequence(&[vec![6, 5, 0x2b, 0x0e, 3, 2, 0x1a], null]);
+    let serial = der(2, &[[&[0][..], &issued.serial.to_be_bytes()].concat()]);
+    let id = sequence(&[sha1.clone(), hash.clone(), hash.clone(), serial]);
+    let good = der(0x80, &[]);
+    let until = until.map_or(Vec::new(), |until| der(0xa0, &[time(until)]));
+    let single = sequence(&[id, good, time("20240101000000Z"), until]);
+    let data = sequence(&[der(0xa2, &[hash]), time("20240101000000Z"), sequence(&[single])]);
+    let basic = sequence(&[data, sha1, der(3, &[vec![0; 9]])]);
+    let kind = der(6, &[vec![0x2b, 6, 1, 5, 5, 7, 0x30, 1, 1]]);
+    sequence(&[der(0x0a, &[vec![0]]), der(0xa0, &[sequence(&[kind, der(4, &[basic])])])])
+}
+
+/// A value with its tag and its length, in one byte or in three.
+fn der(tag: u8, parts: &[Vec<u8>]) -> Vec<u8> {
+    let content = parts.concat();
+    let length = match content.len() {
+        short @ 0..128 => vec![short as u8],
+        long => [&[0x82][..], &(long as u16).to_be_bytes()].concat(),
+    };
+    [&[tag][..], &length, &content].concat()
 }

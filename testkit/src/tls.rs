@@ -4,7 +4,7 @@ pub mod records;
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -29,7 +29,10 @@ pub enum Versions {
 
 /// Makes connections of one kind.
 #[derive(Clone)]
-pub struct TlsClient(Arc<ClientConfig>);
+pub struct TlsClient {
+    config: Arc<ClientConfig>,
+    believer: Arc<Believer>,
+}
 
 /// A connection whose handshake is done, as far as the client knows.
 pub struct TlsConnection(StreamOwned<ClientConnection, TcpStream>);
@@ -42,11 +45,12 @@ impl TlsClient {
             Versions::Only13 => &[&rustls::version::TLS13],
             Versions::Both => &[&rustls::version::TLS13, &rustls::version::TLS12],
         };
-        let builder = ClientConfig::builder_with_provider(provider.clone())
+        let believer = Arc::new(Believer { provider: provider.clone(), status: Mutex::default() });
+        let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .expect("versions")
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Believer(provider)));
+            .with_custom_certificate_verifier(believer.clone());
         let mut config = match identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
@@ -59,7 +63,12 @@ impl TlsClient {
         config.enable_early_data = true;
         config.enable_secret_extraction = true;
         config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-        Self(Arc::new(config))
+        Self { config: Arc::new(config), believer }
+    }
+
+    /// What the last server showed of its certificate's status.
+    pub fn last_status(&self) -> Vec<u8> {
+        self.believer.status.lock().expect("no panic within").clone()
     }
 
     /// Shakes hands.
@@ -67,7 +76,7 @@ impl TlsClient {
         let mut socket = TcpStream::connect(to)?;
         socket.set_read_timeout(Some(Duration::from_secs(10)))?;
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let mut connection = ClientConnection::new(self.0.clone(), name).map_err(io::Error::other)?;
+        let mut connection = ClientConnection::new(self.config.clone(), name).map_err(io::Error::other)?;
         while connection.is_handshaking() {
             connection.complete_io(&mut socket)?;
         }
@@ -77,7 +86,7 @@ impl TlsClient {
     /// Whether the server let this client speak before the handshake the last time.
     pub fn may_speak_early(&self, name: &str) -> io::Result<bool> {
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let mut connection = ClientConnection::new(self.0.clone(), name).map_err(io::Error::other)?;
+        let mut connection = ClientConnection::new(self.config.clone(), name).map_err(io::Error::other)?;
         Ok(connection.early_data().is_some())
     }
 
@@ -142,7 +151,11 @@ impl Write for TlsConnection {
 }
 
 #[derive(Debug)]
-struct Believer(Arc<CryptoProvider>);
+struct Believer {
+    provider: Arc<CryptoProvider>,
+    /// The last one's.
+    status: Mutex<Vec<u8>>,
+}
 
 impl ServerCertVerifier for Believer {
     fn verify_server_cert(
@@ -150,9 +163,10 @@ impl ServerCertVerifier for Believer {
         _: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: &ServerName<'_>,
-        _: &[u8],
+        status: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        *self.status.lock().expect("no panic within") = status.to_vec();
         Ok(ServerCertVerified::assertion())
     }
 
@@ -162,7 +176,7 @@ impl ServerCertVerifier for Believer {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -171,10 +185,10 @@ impl ServerCertVerifier for Believer {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }

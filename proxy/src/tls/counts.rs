@@ -47,6 +47,11 @@ impl TlsCounts {
         let counter = match failure.cause {
             TlsCause::Closed | TlsCause::NotReady => return,
             TlsCause::Protocol => stat::CONNECTION_ERROR,
+            TlsCause::NoStatus => {
+                self.ssl.inc(stat::OCSP_STAPLE_REQUESTS);
+                self.ssl.inc(stat::OCSP_STAPLE_FAILED);
+                stat::CONNECTION_ERROR
+            }
             TlsCause::NoCertificate => stat::FAIL_VERIFY_NO_CERT,
             TlsCause::Refused(RefusalKind::Chain) => stat::FAIL_VERIFY_ERROR,
             TlsCause::Refused(RefusalKind::San) => stat::FAIL_VERIFY_SAN,

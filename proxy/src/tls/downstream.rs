@@ -31,6 +31,7 @@ use super::certificate;
 use super::client_hello::{self, ClientHello, Reading};
 use super::failure::TlsFailure;
 use super::identity::{Identity, ServerIdentities};
+use super::ocsp::Shown;
 use super::parameters::{Parameters, Side, group_name, scheme_name, suite_name, without_preference_for_aes};
 use super::secret::{self, Context, ContextFacts, Filled, Secrets};
 use super::stream::TlsStream;
@@ -42,11 +43,9 @@ use crate::net::Buffers;
 
 supports!(pub(super) CONTEXT = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext" {
     common_tls_context, require_client_certificate, require_sni, disable_stateful_session_resumption,
-    disable_stateless_session_resumption, full_scan_certs_on_sni_mismatch, prefer_client_ciphers
+    disable_stateless_session_resumption, full_scan_certs_on_sni_mismatch, prefer_client_ciphers, ocsp_staple_policy
 } noop {
     session_timeout: "sessions are kept for the library's time, which is shorter",
-} values {
-    ocsp_staple_policy: ["LENIENT_STAPLING"],
 });
 
 /// Envoy has no limit unless the chain says one; a client that never finishes would hold its connection for ever.
@@ -222,6 +221,7 @@ impl DownstreamTls {
         let config = context.config_for(&hello);
         let session = UnbufferedServerConnection::new(config.clone()).map_err(|e| TlsFailure::new(&e, None, b""))?;
         let mut stream = TlsStream::new(io, session, preread, buffers.clone());
+        stream.witness.status = hello.wants_status.then_some(Shown::Omitted);
         poll_fn(|cx| stream.poll_handshake(cx)).await?;
         let mut info = describe(stream.state(), &stream.witness);
         info.server_name = hello.server_name.map(Into::into);
@@ -230,7 +230,7 @@ impl DownstreamTls {
         }
         stream.tell_failure = Some((counts.clone(), info.failure.clone()));
         let resumed = stream.state().handshake_kind() == Some(HandshakeKind::Resumed);
-        let status = (hello.wants_status && !resumed).then_some(stream.witness.stapled);
+        let status = stream.witness.status.filter(|_| !resumed).map(|shown| shown == Shown::Stapled);
         Ok(Secured { status, ..Secured::new(stream, info) })
     }
 }
@@ -269,10 +269,8 @@ impl ServerContext {
             chains: identities.iter().flat_map(|identity| identity.facts.clone()).collect(),
         };
         filled.label(&mut facts);
-        let is = |value: &Option<nuncio_api::pb::google::protobuf::BoolValue>| value.as_ref().is_some_and(|v| v.value);
-        let chooser =
-            ServerIdentities::new(identities, is(&message.full_scan_certs_on_sni_mismatch), is(&message.require_sni));
-        let chooser: Arc<dyn ResolvesServerCert> = Arc::new(chooser);
+        let chooser: Arc<dyn ResolvesServerCert> = Arc::new(ServerIdentities::new(identities, message)?);
+        let requires = message.require_client_certificate.as_ref().is_some_and(|requires| requires.value);
         let library = |e: rustls::Error| ConfigError::new("common_tls_context", e.to_string());
         let verifier = validator.asks().then(|| {
             Arc::new(Verifier {
@@ -280,7 +278,7 @@ impl ServerContext {
                 algorithms: parameters.provider.signature_verification_algorithms,
                 role: PeerRole::Client,
                 expected: Vec::new(),
-                mandatory: is(&message.require_client_certificate) || validator.needs_certificate(),
+                mandatory: requires || validator.needs_certificate(),
             })
         });
         let sessions = Sessions::new(message).map_err(library)?;

@@ -35,6 +35,8 @@ pub enum TlsCause {
     NotReady,
     /// `connection_error`.
     Protocol,
+    /// `connection_error` and `ocsp_staple_failed`.
+    NoStatus,
     /// `fail_verify_no_cert`.
     NoCertificate,
     /// `fail_verify_error`, `fail_verify_san` or `fail_verify_cert_hash`.
@@ -49,6 +51,12 @@ impl TlsFailure {
     /// A secret that its context needs has not come.
     pub(super) fn not_ready() -> Self {
         Self { cause: TlsCause::NotReady, text: "TLS error: Secret is not supplied by SDS".to_owned() }
+    }
+
+    /// The certificate must not be shown without its status.
+    pub(super) fn without_status() -> Self {
+        let reason = "the certificate's OCSP response is missing or out of date";
+        Self { cause: TlsCause::NoStatus, text: error_text(133, &format!("CONNECTION_REJECTED:{reason}")) }
     }
 
     /// `refusal`: what our verifier said, if it did; `first` are the first bytes of the peer.
@@ -86,9 +94,12 @@ impl TlsFailure {
             Error::General(text) if text == TOO_MANY_EMPTY => (TlsCause::Protocol, 219, shout(text)),
             other => (TlsCause::Protocol, 0, shout(&other.to_string())),
         };
-        let number = SSL + reason;
-        Self { cause, text: format!("TLS_error:|{number}:SSL routines:OPENSSL_internal:{name}:TLS_error_end") }
+        Self { cause, text: error_text(reason, &name) }
     }
+}
+
+fn error_text(reason: u32, name: &str) -> String {
+    format!("TLS_error:|{}:SSL routines:OPENSSL_internal:{name}:TLS_error_end", SSL + reason)
 }
 
 impl fmt::Display for TlsFailure {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use nuncio_api::pb::envoy::extensions::transport_sockets::tls::v3 as pb;
+use nuncio_api::pb::google::protobuf::BoolValue;
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
 use nuncio_core::net::PeerCertificate;
@@ -11,12 +12,13 @@ use rustls::CipherSuite;
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
 use super::certificate::{self, SubjectName};
+use super::ocsp::Stapling;
 use super::secret::CertificateFacts;
 use super::source::read_field;
 use super::witness;
@@ -28,7 +30,10 @@ supports!(pub(super) CERTIFICATE = "envoy.extensions.transport_sockets.tls.v3.Tl
 /// A chain, its key, and what it says.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
+    /// Without the certificate's status.
     pub(super) key: Arc<CertifiedKey>,
+    /// The certificate's status, as it was given.
+    pub(super) staple: Option<Vec<u8>>,
     pub(super) described: Arc<PeerCertificate>,
     pub(super) facts: Vec<CertificateFacts>,
     /// Host names it is for, in small letters.
@@ -60,15 +65,15 @@ impl Identity {
         let key = PrivateKeyDer::from_pem_slice(&secret.bytes).map_err(|e| no_key(e.to_string()))?;
         let signing = provider.key_provider.load_private_key(key).map_err(|e| no_key(e.to_string()))?;
         let facts = certificates.iter().take(1).filter_map(|der| CertificateFacts::read(der, &chain.path)).collect();
-        let mut key = CertifiedKey::new(certificates, signing);
+        let key = CertifiedKey::new(certificates, signing);
         key.keys_match().map_err(|e| match e {
             rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch) => {
                 no_key("KEY_VALUES_MISMATCH: the key is not the certificate's".to_owned())
             }
             other => no_key(other.to_string()),
         })?;
-        key.ocsp = read_field(message.ocsp_staple.as_ref(), "ocsp_staple")?.map(|staple| staple.bytes);
-        Ok(Self { key: Arc::new(key), described, facts, names })
+        let staple = read_field(message.ocsp_staple.as_ref(), "ocsp_staple")?.map(|staple| staple.bytes);
+        Ok(Self { key: Arc::new(key), staple, described, facts, names })
     }
 
     fn is_ecdsa(&self) -> bool {
@@ -101,6 +106,8 @@ fn host_names(leaf: &CertificateDer<'_>) -> Vec<String> {
 #[derive(Debug)]
 pub(super) struct ServerIdentities {
     all: Vec<Identity>,
+    /// Of each of them.
+    stapling: Vec<Stapling>,
     /// Exact names, and wildcards as `.example.com`, to places in `all`.
     by_name: HashMap<String, Vec<usize>>,
     full_scan: bool,
@@ -108,7 +115,13 @@ pub(super) struct ServerIdentities {
 }
 
 impl ServerIdentities {
-    pub(super) fn new(all: Vec<Identity>, full_scan: bool, require_sni: bool) -> Self {
+    pub(super) fn new(all: Vec<Identity>, message: &pb::DownstreamTlsContext) -> Result<Self, ConfigError> {
+        let is = |value: &Option<BoolValue>| value.as_ref().is_some_and(|v| v.value);
+        let stapling = all.iter().enumerate().map(|(i, identity)| {
+            let stapling = Stapling::new(identity, message.ocsp_staple_policy());
+            stapling.map_err(|e| e.within(&format!("common_tls_context.tls_certificates[{i}]")))
+        });
+        let stapling = stapling.collect::<Result<_, ConfigError>>()?;
         let mut by_name: HashMap<String, Vec<usize>> = HashMap::new();
         for (i, identity) in all.iter().enumerate() {
             for name in &identity.names {
@@ -116,26 +129,29 @@ impl ServerIdentities {
                 by_name.entry(key.to_owned()).or_default().push(i);
             }
         }
-        Self { all, by_name, full_scan, require_sni }
+        let full_scan = is(&message.full_scan_certs_on_sni_mismatch);
+        Ok(Self { all, stapling, by_name, full_scan, require_sni: is(&message.require_sni) })
     }
 
-    fn candidates(&self, name: Option<&str>) -> Vec<&Identity> {
-        let everyone = || self.all.iter().collect();
+    /// Places in `all`.
+    fn candidates(&self, name: Option<&str>) -> Vec<usize> {
+        let everyone = || (0..self.all.len()).collect();
         let Some(name) = name else { return everyone() };
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         let wildcard = name.find('.').map(|dot| &name[dot..]);
         let found = self.by_name.get(&name).or_else(|| self.by_name.get(wildcard?));
         match found {
-            Some(places) => places.iter().map(|i| &self.all[*i]).collect(),
+            Some(places) => places.clone(),
             None if self.full_scan => everyone(),
-            None => self.all.iter().take(1).collect(),
+            None => vec![0],
         }
     }
 
-    fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme], ecdsa: bool) -> Option<&Identity> {
+    fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme], ecdsa: bool) -> Option<usize> {
         let candidates = self.candidates(name);
-        let fits = |identity: &&&Identity| identity.can_sign(schemes) && (ecdsa || !identity.is_ecdsa());
-        let preferred = candidates.iter().find(|identity| identity.is_ecdsa() && fits(identity));
+        let is_ecdsa = |at: &&usize| self.all[**at].is_ecdsa();
+        let fits = |at: &&usize| self.all[**at].can_sign(schemes) && (ecdsa || !is_ecdsa(at));
+        let preferred = candidates.iter().find(|at| is_ecdsa(at) && fits(at));
         // One that does not fit makes the handshake fail with the right words.
         preferred.or_else(|| candidates.iter().find(fits)).or(candidates.first()).copied()
     }
@@ -157,12 +173,15 @@ impl ResolvesServerCert for ServerIdentities {
                     | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
             )
         });
-        let chosen = self.choose(hello.server_name(), hello.signature_schemes(), ecdsa)?;
+        let at = self.choose(hello.server_name(), hello.signature_schemes(), ecdsa)?;
+        let identity = &self.all[at];
         witness::note(|note| {
-            note.local = Some(chosen.described.clone());
-            note.stapled = chosen.key.ocsp.is_some();
-        });
-        Some(chosen.key.clone())
+            note.local = Some(identity.described.clone());
+            let Some(status) = &mut note.status else { return Some(identity.key.clone()) };
+            let (shown, key) = self.stapling[at].show(&identity.key, UnixTime::now());
+            *status = shown;
+            key
+        })
     }
 }
 

@@ -19,6 +19,7 @@ use rustls::{CipherSuite, CommonState, Error, ProtocolVersion, SupportedCipherSu
 
 use super::TlsCounts;
 use super::failure::TlsFailure;
+use super::ocsp::Shown;
 use super::witness::{self, Witness};
 use crate::net::Buffers;
 
@@ -159,11 +160,15 @@ impl<S: Session> TlsStream<S> {
         loop {
             let mut held = std::mem::take(&mut self.incoming);
             let first = first_bytes(&held);
+            witness::note(|note| note.status = self.witness.status);
             let consumed = self.advance(&mut held, &mut []).0;
             held.drain(..consumed);
             self.incoming = held;
             if let Some(error) = &self.failed {
-                let failure = TlsFailure::new(error, self.witness.refusal.as_ref(), &first);
+                let failure = match self.witness.status {
+                    Some(Shown::Refused) => TlsFailure::without_status(),
+                    _ => TlsFailure::new(error, self.witness.refusal.as_ref(), &first),
+                };
                 self.closed = true;
                 let _ = self.poll_out(cx);
                 return Poll::Ready(Err(failure));

@@ -21,7 +21,6 @@ use rustls::client::{ClientSessionMemoryCache, Resumption, UnbufferedClientConne
 use rustls::pki_types::{DnsName, ServerName};
 use rustls::{ClientConfig, HandshakeKind};
 
-use super::Secured;
 use super::downstream::{describe, identities, validator};
 use super::failure::TlsFailure;
 use super::identity::ClientIdentity;
@@ -30,6 +29,7 @@ use super::secret::{self, Context, ContextFacts, Filled, Secrets};
 use super::stream::TlsStream;
 use super::validation::{PeerRole, SharedValidator};
 use super::verifier::Verifier;
+use super::{Secured, TlsCounts};
 use crate::net::Buffers;
 use crate::net::proxy_protocol::ProxyProtocolData;
 
@@ -84,10 +84,10 @@ pub struct ServerWanted {
     pub alpn: Vec<Box<str>>,
 }
 
-/// A worker's part: configurations for what requests expected.
-#[derive(Debug, Default)]
+/// A worker's part: configurations for what requests expected, and what is counted.
 pub struct Connectors {
     kept: RefCell<Vec<Kept>>,
+    pub counts: Rc<TlsCounts>,
 }
 
 #[derive(Debug)]
@@ -186,6 +186,7 @@ impl UpstreamTls {
         if stream.state().handshake_kind() == Some(HandshakeKind::Resumed) {
             info.peer_validated = !context.validator.accepts_all() || !expected.is_empty();
         }
+        stream.tell_failure = Some((connectors.counts.clone(), info.failure.clone()));
         Ok(Secured::new(stream, info))
     }
 }
@@ -273,6 +274,10 @@ fn client_config(
 // === impl Connectors ===
 
 impl Connectors {
+    pub fn new(counts: TlsCounts) -> Self {
+        Self { kept: RefCell::default(), counts: Rc::new(counts) }
+    }
+
     /// The configuration that expects these names; made at their first use.
     fn config(&self, context: &Arc<ClientContext>, expected: &[Box<str>]) -> Result<Arc<ClientConfig>, TlsFailure> {
         let mut kept = self.kept.borrow_mut();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use nuncio_core::net::PeerCertificate;
 use rustls::SignatureScheme;
 
+use super::ocsp::Shown;
 use super::validation::Refusal;
 
 /// Of one handshake.
@@ -23,8 +24,8 @@ pub(super) struct Witness {
     pub(super) validated: bool,
     /// The certificate that was chosen for it.
     pub(super) local: Option<Arc<PeerCertificate>>,
-    /// Its status came with it.
-    pub(super) stapled: bool,
+    /// What became of the wish for its status, if the peer has that wish.
+    pub(super) status: Option<Shown>,
 }
 
 thread_local! {
@@ -32,8 +33,8 @@ thread_local! {
 }
 
 /// For callbacks.
-pub(super) fn note(write: impl FnOnce(&mut Witness)) {
-    NOTE.with_borrow_mut(write);
+pub(super) fn note<T>(write: impl FnOnce(&mut Witness) -> T) -> T {
+    NOTE.with_borrow_mut(write)
 }
 
 /// Moves what was noted since the last time into `to`.
@@ -42,6 +43,6 @@ pub(super) fn take(to: &mut Witness) {
     to.refusal = new.refusal.or(to.refusal.take());
     to.scheme = new.scheme.or(to.scheme);
     to.validated |= new.validated;
-    to.stapled |= new.stapled;
+    to.status = new.status.or(to.status);
     to.local = new.local.or(to.local.take());
 }

@@ -70,7 +70,6 @@ pub struct Dialer {
 struct TlsPart {
     check: CheckTls,
     connectors: Connectors,
-    counts: TlsCounts,
 }
 
 impl Dialer {
@@ -81,7 +80,7 @@ impl Dialer {
         check: CheckTls,
         (stats, scope): (&Rc<WorkerStats>, ScopeId),
     ) -> Self {
-        let tls = TlsPart { check, connectors: Connectors::default(), counts: TlsCounts::new(stats, scope) };
+        let tls = TlsPart { check, connectors: Connectors::new(TlsCounts::new(stats, scope)) };
         Self { context, config, tls: Rc::new(tls) }
     }
 
@@ -106,11 +105,11 @@ impl Dialer {
             let wanted = ServerWanted { alpn: tls.check.alpn.clone(), ..ServerWanted::default() };
             let asked = (&wanted, host.hostname(), alpn);
             let secured = socket.connect(connected.io, asked, &tls.connectors, &buffers).await.map_err(|failure| {
-                tls.counts.failed(&failure);
+                tls.connectors.counts.failed(&failure);
                 let text = if failure.text.is_empty() { "closed within the handshake" } else { &failure.text };
                 DialFailure::Connect(text.to_owned())
             })?;
-            tls.counts.handshake(&secured);
+            tls.connectors.counts.handshake(&secured);
             Ok((secured.io, true))
         })
     }

@@ -255,7 +255,6 @@ pub struct ClusterLocal {
 
 /// What connections of a cluster that speaks TLS share on one thread.
 pub(super) struct TlsLocal {
-    pub(super) counts: TlsCounts,
     pub(super) connectors: Connectors,
     wanted: wanted::Known,
     /// What the last handshake with a host chose, by the host's address in memory.
@@ -334,8 +333,7 @@ impl ClusterLocal {
         self.tls.get_or_init(|| {
             let traffic = &self.stats.traffic;
             Box::new(TlsLocal {
-                counts: TlsCounts::new(traffic.worker(), traffic.scope()),
-                connectors: Connectors::default(),
+                connectors: Connectors::new(TlsCounts::new(traffic.worker(), traffic.scope())),
                 wanted: wanted::Known::default(),
                 protocols: RefCell::default(),
                 parked: RefCell::default(),

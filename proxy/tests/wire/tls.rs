@@ -1,7 +1,9 @@
 //! TLS over real sockets, with clients of a library: whose certificates pass, what a failure is called and counted as,
 //! rotations under handshakes, bytes in bulk.
 
+mod endurance;
 mod hostile;
+mod staples;
 
 use std::fs;
 use std::io::{Read, Write};

@@ -117,7 +117,7 @@ pub(super) async fn connect(
         }
         Ok(Err(AttemptError::Socket(error, immediate))) => failure(&error, immediate, options.source.is_some()),
         Ok(Err(AttemptError::Tls(failure))) => {
-            cluster.tls().counts.failed(&failure);
+            cluster.tls().connectors.counts.failed(&failure);
             (PoolFailureReason::RemoteConnectionFailure, failure.text)
         }
         Err(_) => {
@@ -158,7 +158,7 @@ async fn secure(
     let Connected { io, local, remote } = connected;
     let request = (asked.wanted.unwrap_or(&nothing), host.hostname(), asked.alpn);
     let secured = tls.connect(io, request, &own.connectors, &cluster.context.buffers).await?;
-    own.counts.handshake(&secured);
+    own.connectors.counts.handshake(&secured);
     Ok(Established { connected: Connected { io: secured.io, local, remote }, tls: Some(Arc::new(secured.info)) })
 }
 
