@@ -1,6 +1,7 @@
 //! External authorization over real connections: a foreign authorizer, what it is asked, what it may not do, and requests
 //! of every kind.
 
+mod absent;
 mod doctor;
 mod outage;
 
@@ -316,7 +317,7 @@ fn a_route_that_changes_after_the_check_is_refused_on_request() {
     }
 }
 
-// === Requests of every kind: rows R53 and R54 ===
+// === Bodies: row R54 ===
 
 /// The head of what is answered to `request`.
 fn raw(proxy: &RunningProxy, request: &[u8]) -> String {
@@ -331,40 +332,6 @@ fn raw(proxy: &RunningProxy, request: &[u8]) -> String {
         }
     }
     String::from_utf8_lossy(&answer).into_owned()
-}
-
-#[test]
-fn requests_without_a_path_or_with_odd_headers_are_checked_like_others() {
-    let server = foreign();
-    let rbac = r#"
-- name: envoy.filters.http.rbac
-  typed_config:
-    "@type": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
-    rules: {action: DENY, policies: {p: {permissions: [{url_path: {path: {exact: /no}}}], principals: [{any: true}]}}}"#;
-    let yaml = config(server.address, "").replace(
-        "stat_prefix: web",
-        "stat_prefix: web\n          upgrade_configs: [{upgrade_type: CONNECT}]\n          \
-         access_log: [{name: f, typed_config: {\"@type\": \
-         type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: /dev/null, \
-         log_format: {json_format: {path: \"%REQ(:PATH)%\", host: \"%REQ(HOST)%\"}}}}]",
-    );
-    let rbac: String = rbac.lines().skip(1).map(|line| format!("          {line}\n")).collect();
-    let yaml = yaml.replace(
-        "          - name: envoy.filters.http.router",
-        &format!("{rbac}          - name: envoy.filters.http.router"),
-    );
-    let proxy = RunningProxy::start(&yaml, 1);
-    let requests: [(&[u8], &str); 4] = [
-        (b"OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", "HTTP/1.1 "),
-        (b"CONNECT x:1 HTTP/1.1\r\nhost: x:1\r\n\r\n", "HTTP/1.1 "),
-        (b"GET / HTTP/1.1\r\nhost: x\r\nx-odd: \xff\xfe\x80\r\nconnection: close\r\n\r\n", "HTTP/1.1 200 "),
-        (b"GET /no HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", "HTTP/1.1 403 "),
-    ];
-    for (request, expected) in requests {
-        let answer = raw(&proxy, request);
-        assert!(answer.starts_with(expected), "{}: {answer}", request.escape_ascii());
-    }
-    assert_eq!(Client::new(proxy.socket("web")).get("/yes"), 200);
 }
 
 #[test]

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nuncio_testkit::tls::records::{ALERT, APPLICATION_DATA, HANDSHAKE};
-use nuncio_testkit::tls::{TlsClient, Versions};
+use nuncio_testkit::tls::{TlsClient, TlsConnection, Versions};
 
 use super::{ECHO, Pki, TYPE, eventually, hcm, listener, own_certificate, proxy, stat};
 use crate::running::RunningProxy;
 
 /// The server and the clients of a test are one process.
-fn allow_descriptors(wanted: u64) {
+pub(super) fn allow_descriptors(wanted: u64) {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     if soft < wanted {
         assert!(hard >= wanted, "this test needs {wanted} descriptors");
@@ -99,12 +99,12 @@ fn extension(kind: u16, value: &[u8]) -> Vec<u8> {
     [&kind.to_be_bytes()[..], &field(2, value)].concat()
 }
 
-fn server_name(name: &[u8]) -> Vec<u8> {
+pub(super) fn server_name(name: &[u8]) -> Vec<u8> {
     extension(0, &field(2, &[&[0], &field(2, name)[..]].concat()))
 }
 
 /// A client's first message of TLS 1.3 that a server can answer, in one record.
-fn hello(more: &[u8]) -> Vec<u8> {
+pub(super) fn hello(more: &[u8]) -> Vec<u8> {
     let share = [&[0, 29][..], &field(2, &[9; 32])].concat();
     let extensions = [
         extension(43, &field(1, &[3, 4])),
@@ -204,40 +204,52 @@ fn every_hello_gets_the_right_chain_or_a_close() {
 
 // === After the handshake ===
 
-// R59. BoringSSL allows as many; the names are Envoy's.
-#[test]
-fn floods_of_what_says_nothing_end_the_connection() {
-    const MANY: usize = 10_000;
-    let pki = Pki::new();
-    let proxy = proxy(&[listener("in", ECHO, "", &own_certificate(&pki), &pki)]);
-    let connect = |versions| {
-        let client = TlsClient::new(None, versions, &[]);
-        client.connect(proxy.socket("in"), "web.test").unwrap().into_records()
-    };
-    let floods: [(&str, Versions, u8, &[u8], &str); 4] = [
-        ("empty records", Versions::Only13, APPLICATION_DATA, &[], "TOO_MANY_EMPTY_FRAGMENTS"),
-        ("empty records", Versions::Only12, APPLICATION_DATA, &[], "TOO_MANY_EMPTY_FRAGMENTS"),
+const MANY: usize = 10_000;
+
+/// A flood of records, and what Envoy calls it.
+type Flood = (&'static str, Versions, u8, Vec<u8>, &'static str);
+
+fn floods_of_records() -> [Flood; 4] {
+    [
+        ("empty records", Versions::Only13, APPLICATION_DATA, Vec::new(), "TOO_MANY_EMPTY_FRAGMENTS"),
+        ("empty records", Versions::Only12, APPLICATION_DATA, Vec::new(), "TOO_MANY_EMPTY_FRAGMENTS"),
         // "User cancelled", which ends nothing by itself.
-        ("warnings", Versions::Only12, ALERT, &[1, 90], "TOO_MANY_WARNING_ALERTS"),
-        ("another hello", Versions::Only12, HANDSHAKE, &hello(b"")[5..], "NO_RENEGOTIATION"),
-    ];
-    for (n, (what, versions, kind, content, _)) in floods.iter().enumerate() {
-        let mut records = connect(*versions);
+        ("warnings", Versions::Only12, ALERT, vec![1, 90], "TOO_MANY_WARNING_ALERTS"),
+        ("another hello", Versions::Only12, HANDSHAKE, hello(b"")[5..].to_vec(), "NO_RENEGOTIATION"),
+    ]
+}
+
+fn connect(to: SocketAddr, versions: Versions) -> TlsConnection {
+    TlsClient::new(None, versions, &[]).connect(to, "web.test").unwrap()
+}
+
+/// Each of them on a connection of its own, then as many new keys. All five connections are closed.
+pub(super) fn floods(to: SocketAddr) {
+    for (what, versions, kind, content, _) in floods_of_records() {
+        let mut records = connect(to, versions).into_records();
         // The proxy may close in the middle of it.
-        let _ = records.send(*kind, content, MANY);
+        let _ = records.send(kind, &content, MANY);
         assert!(records.is_closed(), "{what}");
-        eventually(what, || stat(&proxy, "listener.in.ssl.connection_error") == n as u64 + 1);
     }
-    let mut updating = TlsClient::new(None, Versions::Only13, &[]).connect(proxy.socket("in"), "web.test").unwrap();
+    let mut updating = connect(to, Versions::Only13);
     let updated = (0..MANY).take_while(|_| updating.refresh_keys().is_ok() && updating.flush().is_ok()).count();
     assert!(updated == MANY || updated > 32, "{updated} updates were taken");
     let ended = updating.read(&mut [0; 1]);
     assert!(!ended.is_err_and(|e| e.kind() == ErrorKind::WouldBlock), "still open");
-    let all = floods.len() as u64 + 1;
-    eventually("updates", || stat(&proxy, "listener.in.ssl.connection_error") == all);
+}
+
+// R59. BoringSSL allows as many; the names are Envoy's.
+#[test]
+fn floods_of_what_says_nothing_end_the_connection() {
+    let pki = Pki::new();
+    let proxy = proxy(&[listener("in", ECHO, "", &own_certificate(&pki), &pki)]);
+    let address = proxy.socket("in");
+    floods(address);
+    let all = floods_of_records().len() as u64 + 1;
+    eventually("each is counted", || stat(&proxy, "listener.in.ssl.connection_error") == all);
     // A few of them are fine.
-    for (what, versions, kind, content, _) in floods.iter().filter(|(what, ..)| *what != "another hello") {
-        let mut records = connect(*versions);
+    for (what, versions, kind, content, _) in floods_of_records().iter().filter(|flood| flood.0 != "another hello") {
+        let mut records = connect(address, *versions).into_records();
         records.send(*kind, content, 4).unwrap();
         records.finish().unwrap();
         assert!(records.is_closed(), "{what}");
@@ -247,7 +259,7 @@ fn floods_of_what_says_nothing_end_the_connection() {
     let log = pki.log();
     assert_eq!(errors, all, "{log}");
     assert!(log.contains("TOO_MANY_KEY_UPDATES"), "{log}");
-    for (what, .., words) in floods {
+    for (what, .., words) in floods_of_records() {
         assert!(log.contains(words), "{what}\n{log}");
     }
 }
