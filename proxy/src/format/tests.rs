@@ -10,7 +10,7 @@ use nuncio_core::http::{HeaderMap, RequestHead, ResponseHead, Version};
 use nuncio_core::metadata::Metadata;
 use nuncio_core::net::{Address, ConnectionInfo, PeerCertificate, TlsInfo};
 use nuncio_core::random::Rng;
-use nuncio_core::stream_info::{Attempt, ResponseFlag, StreamInfo};
+use nuncio_core::stream_info::{Attempt, FilterStateObject, ResponseFlag, StreamInfo};
 use nuncio_core::upstream::{ClusterInfo, Host, HostSpec, Origin};
 use tokio::time::Instant;
 
@@ -629,6 +629,35 @@ fn wrong_formats_are_refused_in_envoys_words() {
         "%FILTER_STATE(a:FIELD:b:c)%",
     ] {
         assert!(Formatter::parse(text, false).is_ok(), "{text}");
+    }
+}
+
+/// What `emit_filter_state_stats` of ext_authz leaves is text in JSON, too.
+#[test]
+fn objects_of_the_filter_state_tell_their_text_and_their_fields() {
+    struct Cost;
+    impl FilterStateObject for Cost {
+        fn text(&self) -> Option<String> {
+            None
+        }
+
+        fn field(&self, name: &str) -> Option<String> {
+            (name == "latency_us").then(|| "7905".to_owned())
+        }
+    }
+    let mut stream = Stream::new();
+    stream.info.filter_state.set("cost", Arc::new(Cost));
+    stream.info.filter_state.set("name", Arc::new("a\"b".to_owned()));
+    for (text, expected) in [
+        ("%FILTER_STATE(cost)%", "-"),
+        ("%FILTER_STATE(cost:PLAIN)%", "-"),
+        ("%FILTER_STATE(cost:FIELD:latency_us)%", "7905"),
+        ("%FILTER_STATE(cost:FIELD:other)%", "-"),
+        ("%FILTER_STATE(none:FIELD:latency_us)%", "-"),
+        ("%FILTER_STATE(name)%", r#""a\"b""#),
+        ("%FILTER_STATE(name:PLAIN)%", "a\"b"),
+    ] {
+        assert_eq!(stream.text(text), expected, "{text}");
     }
 }
 

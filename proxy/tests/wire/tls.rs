@@ -202,6 +202,33 @@ fn each_wrong_certificate_has_its_counter_and_its_name() {
     }
 }
 
+/// With TLS 1.3 a client has shaken hands before the server has looked at its certificate. Counters and status as Envoy 1.40's.
+#[test]
+fn a_host_that_refuses_us_after_the_handshake_is_counted_at_its_cluster() {
+    let pki = Pki::new();
+    let ca = format!("validation_context: {{trusted_ca: {{filename: {}/ca.pem}}}}", pki.path().display());
+    let strict = format!("{}, {ca}", own_certificate(&pki));
+    let host = proxy(&[listener("host", &hcm(), "require_client_certificate: true", &strict, &pki)]);
+    for (version, handshakes, connect_fail) in [("TLSv1_2", 0, 1), ("TLSv1_3", 1, 0)] {
+        let cluster = format!(
+            "- name: c\n  load_assignment: {{cluster_name: c, endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: \
+             {{address: 127.0.0.1, port_value: {}}}}}}}}}]}}]}}\n  transport_socket: {{name: tls, typed_config: {{\"@type\": \
+             {TYPE}.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: {{tls_params: \
+             {{tls_maximum_protocol_version: {version}}}, {ca}}}}}}}",
+            host.socket("host").port()
+        );
+        let proxy = RunningProxy::start(&crate::running::web("route: {cluster: c}", "", &cluster), 1);
+        let mut stream = TcpStream::connect(proxy.socket("web")).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{version}: {answer}");
+        let of = |name: &str| stat(&proxy, &format!("cluster.c.{name}"));
+        let counted = [of("ssl.handshake"), of("ssl.connection_error"), of("upstream_cx_connect_fail")];
+        assert_eq!(counted, [handshakes, 1, connect_fail], "{version}");
+    }
+}
+
 #[test]
 fn bytes_in_bulk_come_back_as_they_went() {
     const LENGTH: usize = 6 << 20;
