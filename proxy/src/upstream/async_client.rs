@@ -264,7 +264,7 @@ impl<'r> Exchange<'r> {
 fn failure(end: UpstreamEnd) -> End {
     match end {
         UpstreamEnd::Protocol(what) => End::Own(AsyncFailure::Reset(format!("protocol error: {what}"))),
-        UpstreamEnd::Closed => End::Peer("connection termination"),
+        UpstreamEnd::Closed | UpstreamEnd::TunnelClosed => End::Peer("connection termination"),
         UpstreamEnd::Reset => End::Own(AsyncFailure::Reset("remote reset".into())),
         UpstreamEnd::Refused => End::Refused,
     }

@@ -484,6 +484,13 @@ impl ActiveStream {
             info.set_details(failure.details("upstream_reset_after_response_started"));
             drop(info);
             self.router.failed_after_response(&failure, manager);
+            if self.response_started && failure.tunnel_closed && self.request.version != Version::Http2 {
+                // The client gets what the upstream sent, and then its close.
+                self.decode = Decode::Done;
+                self.close_after = true;
+                self.encode = Encode::Flush;
+                return;
+            }
             if self.response_started {
                 self.encode = Encode::Done(End::Reset);
                 return;

@@ -150,4 +150,19 @@ mod tests {
         // The record of a stream is used again with the list of requests.
         assert_eq!(bench.get("/", "").await.upstream_field("x-list"), Some("plain"));
     }
+
+    // What the upstream sent before it closed was lost with a reset; Envoy 1.40 passes it on.
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn the_last_words_of_an_upgraded_upstream_reach_the_client() {
+        let routes = "route_config: {virtual_hosts: [{name: v, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: c}}]}]}";
+        let bench = Bench::with(&format!(
+            "{{stat_prefix: in, http_filters: [ROUTER], upgrade_configs: [{{upgrade_type: websocket}}], {routes}}}"
+        ));
+        let request = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+        let head = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+        for words in ["", "goodbye"] {
+            let answer = bench.ask(request, format!("{head}{words}")).await;
+            assert_eq!((answer.status(), answer.body()), ("101", words));
+        }
+    }
 }

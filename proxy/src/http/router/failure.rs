@@ -62,11 +62,13 @@ pub struct Failure {
     /// Nothing of the response was seen, and the connection had served others before: it may have
     /// been closing as the request was sent.
     pub stale_connection: bool,
+    /// The upstream closed what was upgraded, which counts as a failure and is none: nothing is missing.
+    pub tunnel_closed: bool,
 }
 
 impl Failure {
     pub fn new(reset: Reset) -> Self {
-        Self { reset, transport: None, stale_connection: false }
+        Self { reset, transport: None, stale_connection: false, tunnel_closed: false }
     }
 
     pub fn flag(&self) -> ResponseFlag {

@@ -312,6 +312,7 @@ impl UpstreamRequest {
                 Failure::new(Reset::ProtocolError)
             }
             UpstreamEnd::Closed => self.cut(),
+            UpstreamEnd::TunnelClosed => Failure { tunnel_closed: true, ..self.cut() },
             UpstreamEnd::Reset => {
                 count(stat::UPSTREAM_RQ_RX_RESET);
                 Failure::new(Reset::RemoteReset)

@@ -106,6 +106,8 @@ pub enum UpstreamEnd {
     Protocol(&'static str),
     /// The connection ended under the request.
     Closed,
+    /// An upgraded connection came to its only end.
+    TunnelClosed,
     /// The upstream reset the stream.
     Reset,
     /// It did nothing with the request, which may be repeated.
@@ -355,7 +357,7 @@ impl UpstreamStream {
                 let tunnel = conn.is_tunnel();
                 match ready!(conn.poll_body(cx, scratch)) {
                     // As Envoy: an upgraded HTTP/1 connection has no other end than its close.
-                    Ok(Body::End) if tunnel => Err(UpstreamEnd::Closed),
+                    Ok(Body::End) if tunnel => Err(UpstreamEnd::TunnelClosed),
                     other => other.map_err(Into::into),
                 }
             }
