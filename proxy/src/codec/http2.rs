@@ -7,12 +7,13 @@
 //! - `hpack`: blocks of fields as bytes · `fields`, `block`: heads from and to them, with the rules of §8
 //! - `flood`: what a peer may send how often · `window`: how much it may send ahead
 //! - `inlet`, `outlet`: a stream's two halves, which let flow control through instead of buffering
-//! - `keepalive`: pings · `options`, `config`: what may be configured
+//! - `account`: what is counted of a connection · `keepalive`: pings · `options`, `config`: what may be configured
 //! - [`ServerConn`] and [`ServerStream`], [`ClientConn`] and [`ClientStream`]: the two roles
 //!
 //! Upgrades have one form above the wall, that of HTTP/1: an extended CONNECT (RFC 8441) comes up
 //! as a GET with `upgrade`, its 101 goes out as 200, and the other way round for upstreams.
 
+mod account;
 mod block;
 mod client;
 mod client_stream;
@@ -45,5 +46,4 @@ pub use flood::{Fault, FaultKind};
 pub use options::{ClientOptions, Http2Options, Keepalive, ServerOptions};
 pub use server::{Accepted, ConnectionError, ServerConn};
 pub use server_stream::ServerStream;
-pub use session::FrameCounts;
 pub use stream_error::StreamError;

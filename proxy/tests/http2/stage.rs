@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use nuncio_testkit::http2::Client;
+use nuncio_testkit::http2::frame::PREFACE;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
@@ -72,6 +73,19 @@ pub async fn connect(proxy: &RunningProxy) -> Client<TcpStream> {
     Client::new(stream)
 }
 
+/// An HTTP/2 upstream that takes one connection and does with it what it is told, behind the client's preface.
+pub async fn raw_upstream(serve: impl AsyncFnOnce(Client<TcpStream>) + 'static) -> SocketAddr {
+    use tokio::io::AsyncReadExt;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    spawn_local(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_exact(&mut [0; PREFACE.len()]).await.unwrap();
+        serve(Client::new(stream)).await;
+    });
+    address
+}
+
 /// The value of a statistic, as the admin listener tells it.
 pub async fn stat(proxy: &RunningProxy, name: &str) -> u64 {
     use tokio::io::AsyncReadExt;
@@ -86,16 +100,21 @@ pub async fn stat(proxy: &RunningProxy, name: &str) -> u64 {
 
 /// Waits until a statistic has a value.
 pub async fn stat_becomes(proxy: &RunningProxy, name: &str, wanted: u64) {
+    stat_is(proxy, name, &format!("becomes {wanted}"), |value| value == wanted).await;
+}
+
+/// Waits until a statistic is as `wanted`, which `what` says in words.
+pub async fn stat_is(proxy: &RunningProxy, name: &str, what: &str, wanted: impl Fn(u64) -> bool) {
     let reached = async {
-        while stat(proxy, name).await != wanted {
+        while !wanted(stat(proxy, name).await) {
             tokio::task::yield_now().await;
         }
     };
-    within(&format!("{name} becomes {wanted}"), reached).await;
+    within(&format!("{name} {what}"), reached).await;
 }
 
 /// An HTTP/1 upstream on a thread of its own. `/hold` is never answered, `/size/N` with so many bytes, everything else
-/// with `body`.
+/// with `body`. `/neighbour` is not remembered.
 pub struct Upstream {
     pub address: SocketAddr,
     state: Arc<State>,
@@ -172,7 +191,10 @@ async fn serve(stream: TcpStream, state: Arc<State>) {
             state.broken.lock().unwrap().push(format!("{surplus:?} behind a request"));
         }
         let (target, is_head) = (request.target.clone(), request.method == "HEAD");
-        state.requests.lock().unwrap().push(request);
+        // A witness asks often, and what is remembered takes memory.
+        if target != "/neighbour" {
+            state.requests.lock().unwrap().push(request);
+        }
         if target.starts_with("/hold") {
             state.held.fetch_add(1, Relaxed);
             // Ends when the proxy gives the request up.

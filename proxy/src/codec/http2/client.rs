@@ -8,13 +8,16 @@ use std::task::{Context, Poll};
 use nuncio_core::http::RequestHead;
 use nuncio_core::net::Io;
 use nuncio_core::random::Rng;
+use nuncio_core::stats::Stats;
+use nuncio_core::stats::lists::http2::Codec;
 use tokio::time::Instant;
 
+use super::account::Account;
 use super::block::Outgoing;
 use super::client_stream::ClientStream;
 use super::keepalive::Pinger;
 use super::options::ClientOptions;
-use super::session::{Ended, Event, FrameCounts, Session, Shared};
+use super::session::{Ended, Event, Session, Shared};
 use super::stream_error::StreamError;
 use crate::codec::Buffers;
 
@@ -29,6 +32,7 @@ pub struct ClientConn {
 pub struct ClientDriver {
     session: Shared,
     keepalive: Option<Pinger>,
+    account: Account,
     /// What is still to be written before that is told.
     ending: Option<ClientEnd>,
 }
@@ -58,7 +62,7 @@ impl ClientConn {
     pub fn new(io: Io, options: Rc<ClientOptions>, buffers: Rc<Buffers>, rng: &Rng) -> (Self, ClientDriver) {
         let keepalive = options.http2.keepalive.map(|keepalive| Pinger::new(keepalive, rng));
         let session = Session::client(io, options.clone(), buffers);
-        let driver = ClientDriver { session: session.clone(), keepalive, ending: None };
+        let driver = ClientDriver { session: session.clone(), keepalive, account: Account::default(), ending: None };
         (Self { session, options }, driver)
     }
 
@@ -133,9 +137,10 @@ impl ClientDriver {
         self.session.borrow().totals()
     }
 
-    /// What came and went since it was last asked; `None` if that is nothing.
-    pub fn take_counts(&self) -> Option<FrameCounts> {
-        self.session.borrow_mut().take_counts()
+    /// Counts what came and went since this was last called, and what waits to be sent now.
+    pub fn count(&mut self, stats: &Stats<Codec>) {
+        let mut session = self.session.borrow_mut();
+        self.account.count(stats, session.take_counts(), session.backlog());
     }
 }
 

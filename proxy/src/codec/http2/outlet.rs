@@ -66,7 +66,11 @@ impl Outlet {
 
     /// What waits for flow control; never 0 while something does.
     pub(super) fn buffered(&self) -> usize {
-        self.waiting.iter().map(Bytes::len).sum::<usize>() + usize::from(self.end == End::Told)
+        self.waiting_bytes() + usize::from(self.end == End::Told)
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.waiting.iter().map(Bytes::len).sum()
     }
 
     /// How much may be read for it at once.
@@ -94,13 +98,14 @@ impl Outlet {
         }
         let mut session = session.borrow_mut();
         if let Some(error) = session.send_error(slot) {
-            return self.refused(error);
+            return self.refused(&mut session, slot, error);
         }
         if self.waiting.is_empty() {
             let taken = self.give(cx, &mut session, slot, data.as_slice());
             if taken < data.len() {
                 self.waiting.push_back(data.share().slice(taken..));
                 self.read_size = FIRST_READ;
+                session.hold(slot, data.len() - taken);
                 return Ok(());
             }
             if self.end == End::Told && !data.is_empty() {
@@ -132,7 +137,7 @@ impl Outlet {
         self.end = End::Told;
         let mut session = session.borrow_mut();
         if let Some(error) = session.send_error(slot) {
-            return self.refused(error);
+            return self.refused(&mut session, slot, error);
         }
         if !self.waiting.is_empty() {
             self.trailers = Some(trailers.clone()).filter(|t| !t.is_empty());
@@ -154,7 +159,7 @@ impl Outlet {
         }
         let mut session = session.borrow_mut();
         if let Some(error) = session.send_error(slot) {
-            return Poll::Ready(self.refused(error));
+            return Poll::Ready(self.refused(&mut session, slot, error));
         }
         self.push(cx, &mut session, slot)
     }
@@ -188,6 +193,12 @@ impl Outlet {
 
     /// Hands over what can be handed over.
     fn push(&mut self, cx: &mut Context<'_>, session: &mut Session, slot: usize) -> Poll<io::Result<()>> {
+        let pushed = self.push_waiting(cx, session, slot);
+        session.hold(slot, self.waiting_bytes());
+        pushed
+    }
+
+    fn push_waiting(&mut self, cx: &mut Context<'_>, session: &mut Session, slot: usize) -> Poll<io::Result<()>> {
         while let Some(front) = self.waiting.front().cloned() {
             let taken = self.give(cx, session, slot, &front);
             if taken < front.len() {
@@ -213,8 +224,9 @@ impl Outlet {
         Poll::Ready(Ok(()))
     }
 
-    fn refused(&mut self, error: StreamError) -> io::Result<()> {
+    fn refused(&mut self, session: &mut Session, slot: usize, error: StreamError) -> io::Result<()> {
         self.stop();
+        session.hold(slot, 0);
         if self.forgiving {
             return Ok(());
         }

@@ -6,13 +6,16 @@ use std::task::{Context, Poll};
 use nuncio_core::http::RequestHead;
 use nuncio_core::net::Io;
 use nuncio_core::random::Rng;
+use nuncio_core::stats::Stats;
+use nuncio_core::stats::lists::http2::Codec;
 use tokio::time::Instant;
 
+use super::account::Account;
 use super::flood::{Fault, FaultKind};
 use super::keepalive::Pinger;
 use super::options::ServerOptions;
 use super::server_stream::ServerStream;
-use super::session::{Event, FrameCounts, Session, Shared};
+use super::session::{Event, Session, Shared};
 use crate::codec::Buffers;
 
 /// A downstream connection.
@@ -22,6 +25,7 @@ use crate::codec::Buffers;
 pub struct ServerConn {
     session: Shared,
     keepalive: Option<Pinger>,
+    account: Account,
     reported: bool,
     closed: bool,
 }
@@ -53,7 +57,7 @@ impl ServerConn {
     pub fn new(io: Io, preread: Vec<u8>, options: Rc<ServerOptions>, buffers: Rc<Buffers>, rng: &Rng) -> Self {
         let keepalive = options.http2.keepalive.map(|keepalive| Pinger::new(keepalive, rng));
         let session = Session::server(io, preread, options, buffers);
-        Self { session, keepalive, reported: false, closed: false }
+        Self { session, keepalive, account: Account::default(), reported: false, closed: false }
     }
 
     /// Runs the connection; ready for each request, whose head is read into `head`, whatever it holds. `Ok(None)` is
@@ -173,9 +177,10 @@ impl ServerConn {
         self.session.borrow().totals()
     }
 
-    /// What came and went since it was last asked; `None` if that is nothing.
-    pub fn take_counts(&self) -> Option<FrameCounts> {
-        self.session.borrow_mut().take_counts()
+    /// Counts what came and went since this was last called, and what waits to be sent now.
+    pub fn count(&mut self, stats: &Stats<Codec>) {
+        let mut session = self.session.borrow_mut();
+        self.account.count(stats, session.take_counts(), session.backlog());
     }
 }
 

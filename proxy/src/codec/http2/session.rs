@@ -5,10 +5,11 @@
 //! frames of all streams leave in one write. What flow control does not let out stays with the stream.
 //!
 //! - `input`: frames that come, one by one · `heads`: blocks of fields · `settings`: what the peer wants
-//! - `output`: what goes out · `streams`: which there are · `stream`: one of them
+//! - `output`: what goes out, `frames`: of that, what waits · `streams`: which there are · `stream`: one of them
 //! - `flow`: windows
 
 mod flow;
+mod frames;
 mod heads;
 mod input;
 mod output;
@@ -23,6 +24,7 @@ use std::task::{Context, Waker};
 use nuncio_core::net::Io;
 use tokio::time::Instant;
 
+use super::account::FrameCounts;
 use super::fields::ReadRequest;
 use super::flood::{Fault, Inbound};
 use super::frame::{self, FIRST_WINDOW, setting};
@@ -58,17 +60,6 @@ pub(super) enum Event {
     Lost,
 }
 
-/// What Envoy counts of frames, since it was last asked.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FrameCounts {
-    pub rx_resets: u32,
-    /// Of those, with REFUSED_STREAM.
-    pub refused: u32,
-    pub tx_resets: u32,
-    /// Trailers that came.
-    pub trailers: u32,
-}
-
 /// Whose end this is.
 pub(super) enum Role {
     Server(Rc<ServerOptions>),
@@ -97,6 +88,8 @@ pub(super) struct Session {
     inbound: Inbound,
     streams: streams::Streams,
     flow: flow::Flow,
+    /// Of all bodies, what waits to go out.
+    held: usize,
     peer: settings::Peer,
     counts: FrameCounts,
     fault: Option<Fault>,
@@ -155,7 +148,7 @@ impl Session {
             (setting::MAX_HEADER_LIST_SIZE, head_list_size(options.max_head_bytes, options.max_headers)),
         ];
         let mut this = Self::new(Role::Client(options), io, buffers, inbound, window, stream_window, table_size);
-        this.output.put(|out| out.extend_from_slice(super::PREFACE));
+        this.output.put_preface();
         this.begin(&mut settings, table_size);
         Rc::new(RefCell::new(this))
     }
@@ -181,6 +174,7 @@ impl Session {
             inbound,
             streams: streams::Streams::default(),
             flow: flow::Flow::new(window, stream_window),
+            held: 0,
             peer: settings::Peer::default(),
             counts: FrameCounts::default(),
             fault: None,
@@ -358,12 +352,8 @@ impl Session {
         (self.input.received(), self.output.sent())
     }
 
-    /// `None` if there was nothing to count.
-    pub(super) fn take_counts(&mut self) -> Option<FrameCounts> {
-        if self.counts == FrameCounts::default() {
-            return None;
-        }
-        Some(std::mem::take(&mut self.counts))
+    pub(super) fn take_counts(&mut self) -> FrameCounts {
+        std::mem::take(&mut self.counts)
     }
 
     /// Why a stream that has no end of its own gives nothing more.

@@ -259,19 +259,6 @@ impl Http2Connection {
         self.until = Some(Instant::now() + self.manager.config.timeouts.delayed_close.max(Duration::from_millis(1)));
     }
 
-    fn count_frames(&self) {
-        let Some(counts) = self.conn.take_counts() else { return };
-        let stats = &self.manager.http2;
-        for (stat, n) in [
-            (codec_stat::RX_RESET, counts.rx_resets),
-            (codec_stat::STREAM_REFUSED_ERRORS, counts.refused),
-            (codec_stat::TX_RESET, counts.tx_resets),
-            (codec_stat::TRAILERS, counts.trailers),
-        ] {
-            stats.add(stat, n.into());
-        }
-    }
-
     // === deadlines ===
 
     /// When a connection without streams is given up.
@@ -353,7 +340,7 @@ impl Future for Http2Connection {
         }
         loop {
             let over = this.step(cx).is_ready();
-            this.count_frames();
+            this.conn.count(&this.manager.http2);
             if over {
                 return Poll::Ready(());
             }
@@ -368,7 +355,7 @@ impl Future for Http2Connection {
 
 impl Drop for Http2Connection {
     fn drop(&mut self) {
-        self.count_frames();
+        self.conn.count(&self.manager.http2);
         self.account.totals = self.conn.totals();
     }
 }

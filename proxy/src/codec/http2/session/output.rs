@@ -7,10 +7,13 @@ use std::task::{Context, Poll, Waker, ready};
 use nuncio_core::net::Io;
 use tokio::time::Instant;
 
+use super::super::PREFACE;
+use super::super::account::Backlog;
 use super::super::block::Block;
 use super::super::frame::{self, HEAD, MAX_PAYLOAD, flag, kind, put_number};
 use super::super::stream_error::StreamError;
 use super::Session;
+use super::frames::Frames;
 use crate::codec::Buffers;
 
 /// Bodies are laid in until so much waits; heads and replies may come on top.
@@ -32,6 +35,8 @@ pub(super) struct Output {
     writers: Vec<Waker>,
     /// Since when the socket takes nothing.
     blocked_since: Option<Instant>,
+    /// Of the bytes, while that is so.
+    frames: Frames,
     sent: u64,
 }
 
@@ -45,8 +50,15 @@ impl Output {
             asked: false,
             writers: Vec::new(),
             blocked_since: None,
+            frames: Frames::default(),
             sent: 0,
         }
+    }
+
+    /// The client's preface, which is no frame; it comes first.
+    pub(super) fn put_preface(&mut self) {
+        self.put(|out| out.extend_from_slice(PREFACE));
+        self.frames.begin_at(PREFACE.len());
     }
 
     pub(super) fn put<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
@@ -104,6 +116,11 @@ impl Output {
         self.sent
     }
 
+    /// Frames that the socket has not taken whole.
+    pub(super) fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
     /// Ready when everything has left.
     pub(super) fn flush(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.asked = false;
@@ -113,10 +130,12 @@ impl Output {
         let flushed = self.write_out(io, cx);
         if flushed.is_pending() {
             self.blocked_since.get_or_insert_with(Instant::now);
+            self.frames.follow(&self.bytes, self.written);
         } else {
             self.blocked_since = None;
             self.replies = 0;
             self.written = 0;
+            self.frames = Frames::default();
             self.buffers.give(std::mem::take(&mut self.bytes));
         }
         self.wake_writers_if_room();
@@ -139,10 +158,9 @@ impl Output {
 
     fn wake_writers_if_room(&mut self) {
         if !self.writers.is_empty() && self.waiting() <= GATHER / 2 {
-            if self.written > 0 {
-                self.bytes.drain(..self.written);
-                self.written = 0;
-            }
+            let gone = self.frames.cut(self.written);
+            self.bytes.drain(..gone);
+            self.written -= gone;
             self.wake_writers();
         }
     }
@@ -193,8 +211,24 @@ impl Session {
         self.kick();
     }
 
+    /// So many bytes of a stream's body wait for flow control or for room.
+    pub(in crate::codec::http2) fn hold(&mut self, slot: usize, bytes: usize) {
+        let before = std::mem::replace(&mut self.streams.get(slot).held, bytes);
+        if before != bytes {
+            self.held = self.held - before + bytes;
+            self.kick();
+        }
+    }
+
+    /// What waits to be sent.
+    pub(in crate::codec::http2) fn backlog(&self) -> Backlog {
+        let frames = self.output.frames();
+        Backlog { body_bytes: self.held as u64, frames: frames.all(), control_frames: frames.control() }
+    }
+
     /// Ends a stream before its time, if its peer does not know it ended.
     pub(in crate::codec::http2) fn reset_stream(&mut self, slot: usize, code: u32) {
+        self.hold(slot, 0);
         let over = self.ended.is_some();
         let stream = self.streams.get(slot);
         if stream.is_over_for_peer() || over {

@@ -39,6 +39,8 @@ pub(super) struct Stream {
     // === what goes ===
     pub(super) may_go: i64,
     pub(super) send_ended: bool,
+    /// Of its body, what waits to go out.
+    pub(super) held: usize,
 
     // === the end ===
     /// By the peer.

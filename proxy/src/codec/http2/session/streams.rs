@@ -205,6 +205,7 @@ impl Streams {
 impl Session {
     /// A stream's object is gone: what is incomplete is reset.
     pub(in crate::codec::http2) fn close_stream(&mut self, slot: usize) {
+        self.hold(slot, 0);
         let server = self.is_server();
         let stream = self.streams.get(slot);
         if !(stream.recv_ended && stream.send_ended) {

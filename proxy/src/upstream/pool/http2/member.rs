@@ -133,10 +133,10 @@ impl MemberTask {
         Self { driver, pool: pool.clone(), member: member.clone(), idle_timeout, expires, alarm: Alarm::default() }
     }
 
-    fn over(&self, end: ClientEnd) {
+    fn over(&mut self, end: ClientEnd) {
         let pool = self.pool.upgrade();
         if let Some(pool) = &pool {
-            self.count_frames(pool);
+            self.driver.count(&pool.cluster.stats().http2);
             if matches!(end, ClientEnd::Dead) {
                 pool.cluster.stats().http2.inc(codec_stat::KEEPALIVE_TIMEOUT);
             }
@@ -153,19 +153,6 @@ impl MemberTask {
         match pool {
             Some(pool) => pool.gone(&self.member),
             None => self.member.close(),
-        }
-    }
-
-    fn count_frames(&self, pool: &Http2Pool) {
-        let Some(counts) = self.driver.take_counts() else { return };
-        let stats = &pool.cluster.stats().http2;
-        for (stat, n) in [
-            (codec_stat::RX_RESET, counts.rx_resets),
-            (codec_stat::STREAM_REFUSED_ERRORS, counts.refused),
-            (codec_stat::TX_RESET, counts.tx_resets),
-            (codec_stat::TRAILERS, counts.trailers),
-        ] {
-            stats.add(stat, n.into());
         }
     }
 
@@ -195,7 +182,7 @@ impl Future for MemberTask {
             this.member.close();
             return Poll::Pending;
         };
-        this.count_frames(&pool);
+        this.driver.count(&pool.cluster.stats().http2);
         if !this.member.is_draining() && this.member.with_connection(ClientConn::is_closing) == Some(true) {
             pool.cluster.stats().failures.inc(stat::UPSTREAM_CX_CLOSE_NOTIFY);
             pool.withdraw(&this.member);
