@@ -16,6 +16,11 @@ use std::fmt;
 
 use super::spelling::Spelling;
 
+mod names;
+
+pub use self::names::NameList;
+use self::names::{lower, lower_at, tag};
+
 /// Ordered, multi-valued header fields.
 #[derive(Clone, Default)]
 pub struct HeaderMap {
@@ -23,6 +28,8 @@ pub struct HeaderMap {
     entries: Vec<Entry>,
     /// One bit for the tag of every name ever added: a miss here is a miss.
     seen: [u64; 4],
+    /// A field may be one that is never indexed.
+    secrets: bool,
     /// Kept where somebody asked for it; boxed, since hardly anybody does.
     spelling: Option<Box<Spelling>>,
 }
@@ -34,8 +41,17 @@ struct Entry {
     value_len: u32,
     name_len: u16,
     tag: u8,
-    /// `bytes` holds this field as `name: value\r\n`, checked by the codec that read it.
-    line: bool,
+    form: Form,
+}
+
+/// What a codec said of a field.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Plain,
+    /// `bytes` holds it as `name: value\r\n`, checked by the codec that read it.
+    Line,
+    /// Its sender wants it in no table of a compression, on no hop (RFC 7541 §7.1.3).
+    NeverIndexed,
 }
 
 /// `: ` and the line's end.
@@ -90,7 +106,14 @@ impl HeaderMap {
         let Ok(name_len) = u16::try_from(name_len) else { return };
         self.see(tag);
         let (name, value_len) = (at as u32, value_len as u32);
-        self.entries.push(Entry { name, name_len, value: name + u32::from(name_len), value_len, tag, line: false });
+        self.entries.push(Entry {
+            name,
+            name_len,
+            value: name + u32::from(name_len),
+            value_len,
+            tag,
+            form: Form::Plain,
+        });
     }
 
     #[inline]
@@ -125,13 +148,13 @@ impl HeaderMap {
                 continue;
             }
             let end = (e.value + e.value_len) as usize + BETWEEN;
-            if e.line && run.end == e.name as usize {
+            if e.form == Form::Line && run.end == e.name as usize {
                 run.end = end;
                 continue;
             }
             out.extend_from_slice(&self.bytes[run.clone()]);
             run = 0..0;
-            if e.line {
+            if e.form == Form::Line {
                 run = e.name as usize..end;
             } else {
                 write(out, self.name(e), self.value(e));
@@ -188,7 +211,7 @@ impl HeaderMap {
             self.bytes.extend_from_slice(value);
         }
         self.entries[i].value_len = value.len() as u32;
-        self.entries[i].line = false;
+        self.entries[i].change();
         if self.entries[i + 1..].iter().any(|e| e.tag == old.tag && self.name(e) == name.as_bytes()) {
             let mut at = 0;
             self.retain(|n, _| {
@@ -211,7 +234,7 @@ impl HeaderMap {
         self.bytes.extend_from_slice(value);
         self.entries[i].value = at as u32;
         self.entries[i].value_len = (self.bytes.len() - at) as u32;
-        self.entries[i].line = false;
+        self.entries[i].change();
     }
 
     pub fn set_u64(&mut self, name: &str, value: u64) {
@@ -263,9 +286,34 @@ impl HeaderMap {
     }
 
     pub fn extend_from(&mut self, other: &HeaderMap) {
-        for (name, value) in other.iter() {
+        for (name, value, never_indexed) in other.iter_with_secrets() {
             self.append(name, value);
+            if never_indexed {
+                self.never_index_last();
+            }
         }
+    }
+
+    // === fields that are never indexed ===
+
+    /// The field that was added last is to stay a literal on every hop of HTTP/2; what is set in its place, too.
+    pub fn never_index_last(&mut self) {
+        if let Some(last) = self.entries.last_mut() {
+            last.form = Form::NeverIndexed;
+            self.secrets = true;
+        }
+    }
+
+    /// One of the fields called `name` is never indexed.
+    #[inline]
+    pub fn is_never_indexed(&self, name: &str) -> bool {
+        let is = |e: &Entry| e.form == Form::NeverIndexed && self.name(e) == name.as_bytes();
+        self.secrets && self.entries.iter().any(is)
+    }
+
+    /// The fields, and whether each is never indexed.
+    pub fn iter_with_secrets(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
+        self.entries.iter().map(|e| (self.name(e), self.value(e), e.form == Form::NeverIndexed))
     }
 
     /// Begins to keep how the sender spelled the names of this head.
@@ -288,6 +336,7 @@ impl HeaderMap {
         self.bytes.clear();
         self.entries.clear();
         self.seen = [0; 4];
+        self.secrets = false;
         if self.bytes.capacity() > KEEP_BYTES {
             self.bytes = Vec::new();
         }
@@ -322,36 +371,19 @@ impl HeaderMap {
 }
 
 impl Entry {
+    /// It has another value than the one that came.
+    fn change(&mut self) {
+        if self.form == Form::Line {
+            self.form = Form::Plain;
+        }
+    }
+
     fn name_range(&self) -> std::ops::Range<usize> {
         self.name as usize..self.name as usize + usize::from(self.name_len)
     }
 
     fn value_range(&self) -> std::ops::Range<usize> {
         self.value as usize..(self.value + self.value_len) as usize
-    }
-}
-
-/// Names that are looked for together.
-pub struct NameList {
-    names: &'static [&'static str],
-    tags: [u64; 4],
-}
-
-impl NameList {
-    pub const fn new(names: &'static [&'static str]) -> Self {
-        let mut tags = [0u64; 4];
-        let mut i = 0;
-        while i < names.len() {
-            let tag = tag(names[i].as_bytes());
-            tags[(tag >> 6) as usize] |= 1 << (tag & 63);
-            i += 1;
-        }
-        Self { names, tags }
-    }
-
-    #[inline]
-    fn holds(&self, tag: u8, name: &[u8]) -> bool {
-        self.tags[usize::from(tag >> 6)] & (1 << (tag & 63)) != 0 && self.names.iter().any(|n| n.as_bytes() == name)
     }
 }
 
@@ -386,7 +418,7 @@ impl<'b> Adopted<'_, 'b> {
             value: (self.base + value_at) as u32,
             value_len: value.len() as u32,
             tag,
-            line,
+            form: if line { Form::Line } else { Form::Plain },
         });
     }
 
@@ -394,51 +426,6 @@ impl<'b> Adopted<'_, 'b> {
     pub fn append(&mut self, name: &str, value: impl AsRef<[u8]>) {
         self.map.append(name, value);
     }
-}
-
-/// Makes `len` bytes at `at` lower case, eight at a time; names are too short for what the compiler makes of slices.
-fn lower_at(bytes: &mut [u8], at: usize, len: usize) {
-    if len >= 8 {
-        return lower(&mut bytes[at..at + len]);
-    }
-    match bytes[at..].first_chunk_mut::<8>() {
-        // Only the bits of the name's own bytes.
-        Some(word) => *word = lowered(u64::from_le_bytes(*word), (1 << (8 * len)) - 1),
-        None => bytes[at..at + len].make_ascii_lowercase(),
-    }
-}
-
-fn lower(name: &mut [u8]) {
-    let Some(last) = name.len().checked_sub(8) else { return name.make_ascii_lowercase() };
-    let mut at = 0;
-    loop {
-        let word = name[at..].first_chunk_mut::<8>().expect("the last word begins eight bytes before the end");
-        *word = lowered(u64::from_le_bytes(*word), u64::MAX);
-        if at == last {
-            return;
-        }
-        at = (at + 8).min(last);
-    }
-}
-
-#[inline]
-fn lowered(bytes: u64, mask: u64) -> [u8; 8] {
-    const EACH: u64 = 0x0101_0101_0101_0101;
-    let low = bytes & (EACH * 0x7f);
-    // The high bit of a byte says: at least `A`; more than `Z`; ASCII. No sum leaves its byte.
-    let capital = (low + EACH * (0x80 - b'A' as u64)) & !(low + EACH * (0x7f - b'Z' as u64)) & !bytes & (EACH * 0x80);
-    (bytes | (capital & mask) >> 2).to_le_bytes()
-}
-
-/// A name's byte in the set of those seen.
-#[inline]
-const fn tag(name: &[u8]) -> u8 {
-    let n = name.len();
-    if n == 0 {
-        return 0;
-    }
-    let mixed = (name[0] as u32) | (name[n / 2] as u32) << 8 | (name[n - 1] as u32) << 16 | (n as u32) << 24;
-    (mixed.wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
 /// `value` in decimal digits, written at the end of `buf`.
@@ -509,24 +496,6 @@ mod tests {
     }
 
     #[test]
-    fn names_of_every_length_and_byte_become_lower_case() {
-        for len in 1..40 {
-            for byte in 0..=255u8 {
-                let mut name = vec![b'Q'; len];
-                name[len / 2] = byte;
-                let mut swift = name.clone();
-                lower(&mut swift);
-                assert_eq!(swift, name.to_ascii_lowercase());
-                for around in [0, 9] {
-                    let mut bytes = [vec![b'Z'; around], name.clone(), vec![b'Z'; around]].concat();
-                    lower_at(&mut bytes, around, len);
-                    assert_eq!(bytes, [vec![b'Z'; around], name.to_ascii_lowercase(), vec![b'Z'; around]].concat());
-                }
-            }
-        }
-    }
-
-    #[test]
     fn remove_takes_every_value() {
         let mut m = map();
         assert!(m.remove("a"));
@@ -587,6 +556,27 @@ mod tests {
         assert!(m.remove("aa"));
         assert_eq!(written(&m), "<bb=><c=4><d=5><e=6><f=7,8><te=trailers>");
         assert_eq!(m.byte_size(), 5 + 1 + 4 + 1 + 2 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 3 + 2 + 8);
+    }
+
+    #[test]
+    fn what_is_never_indexed_stays_so_when_it_changes_or_moves() {
+        let mut m = map();
+        m.never_index_last();
+        m.append("key", "1");
+        m.never_index_last();
+        m.append("z", "9");
+        assert!(m.is_never_indexed("a") && m.is_never_indexed("key") && !m.is_never_indexed("b"));
+        m.set("key", "a longer one");
+        m.append_to_value("key", ",", "2");
+        let mut copy = HeaderMap::new();
+        copy.extend_from(&m);
+        for m in [&m, &copy, &m.clone()] {
+            let marks: Vec<_> = m.iter_with_secrets().map(|(name, _, never)| (name, never)).collect();
+            assert_eq!(marks, [(&b"a"[..], false), (b"b", false), (b"a", true), (b"key", true), (b"z", false)]);
+        }
+        m.clear();
+        m.append("a", "1");
+        assert!(!m.is_never_indexed("a"));
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod grpc;
 #[path = "../wire/running.rs"]
 #[allow(dead_code)]
 mod running;
+mod secrets;
 mod stage;
+#[allow(dead_code)]
 mod strict;
 mod upgrades;

@@ -15,13 +15,17 @@ pub(super) struct Block<'a> {
 }
 
 impl Block<'_> {
-    fn field(&mut self, name: &[u8], value: &[u8]) {
-        self.encoder.encode(name, value, self.out);
+    fn field(&mut self, name: &[u8], value: &[u8], secret: bool) {
+        if secret {
+            self.encoder.encode_never_indexed(name, value, self.out);
+        } else {
+            self.encoder.encode(name, value, self.out);
+        }
     }
 
     /// Everything but pseudo headers, those of HTTP/1 connections, and the length.
     fn fields(&mut self, from: &HeaderMap) {
-        for (name, value) in from.iter() {
+        for (name, value, secret) in from.iter_with_secrets() {
             if name.first() == Some(&b':')
                 || is_connection_field(name, value)
                 || matches!(name, b"content-length" | b"host")
@@ -29,7 +33,7 @@ impl Block<'_> {
                 continue;
             }
             if is_name(name) && is_value(value) {
-                self.field(name, value);
+                self.field(name, value, secret);
             } else {
                 let name = name.escape_ascii();
                 tracing::debug!(%name, "a header that cannot be written was left out");
@@ -37,8 +41,8 @@ impl Block<'_> {
         }
     }
 
-    fn length(&mut self, n: u64) {
-        self.field(b"content-length", decimal(n, &mut [0; 20]));
+    fn length(&mut self, n: u64, of: &HeaderMap) {
+        self.field(b"content-length", decimal(n, &mut [0; 20]), of.is_never_indexed("content-length"));
     }
 
     /// `tunnel`: an upgrade was accepted; its 101 is 200 here.
@@ -52,25 +56,27 @@ impl Block<'_> {
         self.fields(&head.headers);
         if let Some(n) = response_length(head).filter(|n| !tunnel && (!end || is_head || *n == 0 || head.status == 304))
         {
-            self.length(n);
+            self.length(n, &head.headers);
         }
     }
 
     /// A request that [can be written](Outgoing::new).
     pub(super) fn request(&mut self, request: &Outgoing<'_>) {
         let head = request.head;
-        self.field(b":method", if request.upgrade { b"CONNECT" } else { head.method() });
+        let headers = &head.headers;
+        let secret = |name| headers.is_never_indexed(name);
+        self.field(b":method", if request.upgrade { b"CONNECT" } else { head.method() }, secret(":method"));
         if !request.is_connect || request.upgrade {
-            self.field(b":scheme", if head.scheme() == b"https" { b"https" } else { b"http" });
-            self.field(b":path", request.path);
+            self.field(b":scheme", if head.scheme() == b"https" { b"https" } else { b"http" }, secret(":scheme"));
+            self.field(b":path", request.path, secret(":path"));
         }
-        self.field(b":authority", request.authority);
+        self.field(b":authority", request.authority, secret(":authority"));
         if let Some(protocol) = request.protocol {
-            self.field(b":protocol", protocol);
+            self.field(b":protocol", protocol, secret("upgrade"));
         }
-        self.fields(&head.headers);
+        self.fields(headers);
         if let Some(n) = request.length {
-            self.length(n);
+            self.length(n, headers);
         }
     }
 

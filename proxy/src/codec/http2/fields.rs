@@ -158,17 +158,22 @@ impl<'a> RequestReader<'a> {
         Self { options, head, read, progress, hosts: 0, cookies: 0, is_connect: false, is_options: false }
     }
 
+    /// `secret`: never indexed, and so also further on.
     #[inline]
-    pub(super) fn field(&mut self, name: &[u8], value: &[u8]) {
+    pub(super) fn field(&mut self, name: &[u8], value: &[u8], secret: bool) {
         if !self.progress.count(name, value, self.options.max_headers, self.options.max_head_bytes) {
             return;
         }
+        let before = self.head.headers.len();
         let taken = if name.first() == Some(&b':') { self.pseudo(name, value) } else { self.regular(name, value) };
         if let Err(violation) = taken {
             match violation {
                 Violation::Messaging(_) => self.progress.broken = Some(violation),
                 Violation::Limit(_) => self.progress.over = Some(violation),
             }
+        }
+        if secret && self.head.headers.len() > before {
+            self.head.headers.never_index_last();
         }
     }
 
@@ -292,7 +297,12 @@ impl<'a> RequestReader<'a> {
             // piece by piece: each time would copy all before.
             let map = &mut self.head.headers;
             let joined = map.get_joined("cookie", "; ").map(|joined| joined.into_owned());
-            map.set("cookie", joined.unwrap_or_default());
+            let secret = map.is_never_indexed("cookie");
+            map.remove("cookie");
+            map.append("cookie", joined.unwrap_or_default());
+            if secret {
+                map.never_index_last();
+            }
         }
         if plain_connect {
             self.read.length = None;
@@ -333,13 +343,16 @@ impl<'a> ResponseReader<'a> {
         Self { head, progress: Progress::default(), length: None, broken: None, limits }
     }
 
+    /// `secret`: never indexed, and so also further on. Of a status, which is only a number here, it is not kept.
     #[inline]
-    pub(super) fn field(&mut self, name: &[u8], value: &[u8]) {
+    pub(super) fn field(&mut self, name: &[u8], value: &[u8], secret: bool) {
         if !self.progress.count(name, value, self.limits.0, self.limits.1) || self.broken.is_some() {
             return;
         }
-        if let Err(what) = self.take(name, value) {
-            self.broken = Some(what);
+        match self.take(name, value) {
+            Err(what) => self.broken = Some(what),
+            Ok(()) if secret && name != b":status" => self.head.headers.never_index_last(),
+            Ok(()) => {}
         }
     }
 
@@ -403,12 +416,17 @@ impl TrailersReader {
         Self { map: HeaderMap::new(), progress: Progress::default(), limits }
     }
 
-    pub(super) fn field(&mut self, name: &[u8], value: &[u8]) {
-        if self.progress.count(name, value, self.limits.0, self.limits.1) {
-            match check_field(name, value) {
-                Ok(()) => self.map.append(name, value),
-                Err(violation) => self.progress.broken = Some(violation),
-            }
+    pub(super) fn field(&mut self, name: &[u8], value: &[u8], secret: bool) {
+        if !self.progress.count(name, value, self.limits.0, self.limits.1) {
+            return;
+        }
+        if let Err(violation) = check_field(name, value) {
+            self.progress.broken = Some(violation);
+            return;
+        }
+        self.map.append(name, value);
+        if secret {
+            self.map.never_index_last();
         }
     }
 

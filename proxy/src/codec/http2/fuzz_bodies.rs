@@ -39,8 +39,9 @@ pub fn hpack_decode(data: &[u8]) {
         let (mut fields, mut scratch, mut block) = (Vec::new(), Vec::new(), Vec::new());
         for bytes in data.chunks(usize::from(first & 0x7f).max(1)) {
             fields.clear();
-            let decoded =
-                decoder.decode(bytes, &mut scratch, |name, value| fields.push((name.to_vec(), value.to_vec())));
+            let decoded = decoder.decode(bytes, &mut scratch, |name, value, secret| {
+                fields.push((name.to_vec(), value.to_vec(), secret));
+            });
             assert!(decoder.memory() <= 2 * size.max(4096) as usize);
             if decoded.is_err() {
                 break;
@@ -48,14 +49,22 @@ pub fn hpack_decode(data: &[u8]) {
             block.clear();
             encoder.begin(&mut block);
             encoder.encode_status(u16::from(first), &mut block);
-            for (name, value) in &fields {
-                encoder.encode(name, value, &mut block);
+            for (name, value, secret) in &fields {
+                if *secret {
+                    encoder.encode_never_indexed(name, value, &mut block);
+                } else {
+                    encoder.encode(name, value, &mut block);
+                }
             }
-            let mut expected = fields.iter().map(|(name, value)| (&name[..], &value[..]));
+            let mut expected = fields.iter();
             let mut status = Some(format!("{first:03}"));
-            let again = second.decode(&block, &mut scratch, |name, value| match status.take() {
+            let again = second.decode(&block, &mut scratch, |name, value, secret| match status.take() {
                 Some(status) => assert_eq!((name, value), (&b":status"[..], status.as_bytes())),
-                None => assert_eq!(Some((name, value)), expected.next()),
+                None => {
+                    let (n, v, was_secret) = expected.next().expect("no more fields than were written");
+                    assert_eq!((name, value), (&n[..], &v[..]));
+                    assert!(secret || !was_secret);
+                }
             });
             assert_eq!((again, expected.next()), (Ok(()), None));
             assert!(encoder.memory() <= 3 * 4096);

@@ -45,14 +45,14 @@ impl Decoder {
         self.overdue = self.table.max_size() > self.announced;
     }
 
-    /// One whole block, CONTINUATIONs joined. Calls `field(name, value)` for each field in order; one that the caller
-    /// does not want goes through the table nevertheless. `scratch` is memory for decoded strings: it grows to what the
+    /// One whole block, CONTINUATIONs joined. Calls `field(name, value, never_indexed)` for each field in order; one that
+    /// the caller does not want goes through the table nevertheless. `scratch` is memory for decoded strings: it grows to what the
     /// largest field needs, and keeps no meaning between calls.
     pub fn decode(
         &mut self,
         mut block: &[u8],
         scratch: &mut Vec<u8>,
-        mut field: impl FnMut(&[u8], &[u8]),
+        mut field: impl FnMut(&[u8], &[u8], bool),
     ) -> Result<(), Malformed> {
         while let [first @ 0x20..=0x3f, rest @ ..] = block {
             block = self.resize(*first, rest)?;
@@ -64,14 +64,14 @@ impl Decoder {
             if first >= 0x80 {
                 let (index, rest) = integer::decode::<7>(first, rest)?;
                 let (name, value) = self.entry(index)?;
-                field(name, value);
+                field(name, value, false);
                 block = rest;
             } else if first >= 0x40 {
                 block = self.literal::<6>(first, rest, scratch, &mut field)?;
             } else if first >= 0x20 {
                 return Err(Malformed("a table size behind a field"));
             } else {
-                // Never indexed or only now not (§6.2.2, §6.2.3): our own encoder decides by the name.
+                // Never indexed (§6.2.3) or only now not (§6.2.2).
                 block = self.literal::<4>(first, rest, scratch, &mut field)?;
             }
         }
@@ -116,15 +116,16 @@ impl Decoder {
         first: u8,
         rest: &'a [u8],
         scratch: &mut Vec<u8>,
-        field: &mut impl FnMut(&[u8], &[u8]),
+        field: &mut impl FnMut(&[u8], &[u8], bool),
     ) -> Result<&'a [u8], Malformed> {
         let (index, rest) = integer::decode::<BITS>(first, rest)?;
         let insert = BITS == 6;
+        let never_indexed = !insert && first & 0x10 != 0;
         if index == 0 {
             let (name, used, rest) = string(rest, scratch, 0)?;
             let (value, _, rest) = string(rest, scratch, used)?;
             let (name, value) = (name.of(scratch), value.of(scratch));
-            field(name, value);
+            field(name, value, never_indexed);
             if insert {
                 self.table.insert(name, value);
             }
@@ -140,7 +141,7 @@ impl Decoder {
             scratch[..used].copy_from_slice(name);
             let (value, _, rest) = string(rest, scratch, used)?;
             let (name, value) = (&scratch[..used], value.of(scratch));
-            field(name, value);
+            field(name, value, false);
             self.table.insert(name, value);
             return Ok(rest);
         }
@@ -148,10 +149,10 @@ impl Decoder {
         let value = value.of(scratch);
         if insert {
             let (name, _) = static_table::field(index).ok_or(Malformed("an index that is in no table"))?;
-            field(name, value);
+            field(name, value, false);
             self.table.insert(name, value);
         } else {
-            field(self.entry(index)?.0, value);
+            field(self.entry(index)?.0, value, never_indexed);
         }
         Ok(rest)
     }

@@ -10,6 +10,9 @@ use super::{DEFAULT_SIZE, huffman, integer};
 /// A secret below this length could be found by trying; it must stay a literal on every hop (§7.1.3).
 const GUESSABLE: usize = 20;
 
+/// The first bits of a literal that is never indexed.
+const NEVER: u8 = 0x10;
+
 /// How many fields are remembered as seen.
 const SEEN: usize = 64;
 
@@ -66,10 +69,17 @@ impl Encoder {
             Policy::Usual => self.remembered(known.index.into(), name, value, out),
             Policy::Passing => literal::<4>(0, known.index.into(), name, value, out),
             Policy::Secret => {
-                let flags = if value.len() < GUESSABLE { 0x10 } else { 0 };
+                let flags = if value.len() < GUESSABLE { NEVER } else { 0 };
                 literal::<4>(flags, known.index.into(), name, value, out);
             }
         }
+    }
+
+    /// A field that came to us as one never indexed: it goes on as one (§6.2.3), whatever the tables hold.
+    #[cold]
+    pub fn encode_never_indexed(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        let index = static_table::name(name).map_or(0, |known| known.index.into());
+        literal::<4>(NEVER, index, name, value, out);
     }
 
     /// `:status`, the commonest: by the static table where it has it.

@@ -13,7 +13,7 @@ fn field(name: &str, value: &str) -> Field {
 
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<Field>, Malformed> {
     let (mut fields, mut scratch) = (Vec::new(), Vec::new());
-    decoder.decode(block, &mut scratch, |name, value| fields.push((name.to_vec(), value.to_vec())))?;
+    decoder.decode(block, &mut scratch, |name, value, _| fields.push((name.to_vec(), value.to_vec())))?;
     Ok(fields)
 }
 
@@ -173,7 +173,7 @@ fn the_decoder_reads_whatever_a_peer_may_choose() {
             let block = any_block(&rng, &mut model, &mut expected);
             fields.clear();
             let decoded =
-                decoder.decode(&block, &mut scratch, |name, value| fields.push((name.to_vec(), value.to_vec())));
+                decoder.decode(&block, &mut scratch, |name, value, _| fields.push((name.to_vec(), value.to_vec())));
             assert_eq!((decoded, &fields), (Ok(()), &expected));
             assert_eq!(entries(decoder.table()), model.entries);
         }
@@ -278,6 +278,35 @@ fn what_comes_again_is_indexed_and_the_rest_goes_by() {
     assert_eq!(block, [0x0f, 62 - 15, 2, b'w', b's']);
 }
 
+/// RFC 7541 §6.2.3: who received it as one never indexed must forward it so.
+#[test]
+fn what_came_as_never_indexed_goes_on_so_even_if_a_table_holds_it() {
+    // Appendix C.2.3, and a name and a field of the static table.
+    let block = [&b"\x10\x08password\x06secret"[..], b"\x14\x01/", b"\x1f\x08\x01x"].concat();
+    let (mut decoder, mut encoder) = (Decoder::new(4096), Encoder::new());
+    for _ in 0..3 {
+        encode(&mut encoder, &[field("password", "secret"), field("authorization", "x")]);
+    }
+    let mut again = Vec::new();
+    let decoded = decoder.decode(&block, &mut Vec::new(), |name, value, never_indexed| {
+        assert!(never_indexed, "{}", name.escape_ascii());
+        encoder.encode_never_indexed(name, value, &mut again);
+    });
+    assert_eq!(decoded, Ok(()));
+    let mut marks = Vec::new();
+    let decoded = decoder.decode(&again, &mut Vec::new(), |name, value, never| {
+        marks.push((name.to_vec(), value.to_vec(), never));
+    });
+    assert_eq!(decoded, Ok(()));
+    let expected = [("password", "secret"), (":path", "/"), ("authorization", "x")];
+    assert_eq!(marks, expected.map(|(name, value)| (name.into(), value.into(), true)));
+    // Without indexing is another thing, and an index never is one.
+    for block in [&b"\x00\x01x\x01y"[..], b"\x82", b"\x40\x01x\x01y", b"\xbe"] {
+        let decoded = decoder.decode(block, &mut Vec::new(), |_, _, never_indexed| assert!(!never_indexed));
+        assert_eq!(decoded, Ok(()));
+    }
+}
+
 #[test]
 fn fields_that_collide_are_found_all_the_same() {
     // As many as the table can hold, twice: chains have several entries, and the oldest left.
@@ -351,7 +380,7 @@ fn nothing_is_held_before_something_is_indexed_and_nothing_more_once_warm() {
         encoder.begin(&mut block);
         encoder.encode(b":method", b"GET", &mut block);
         encoder.encode(b"x-request-id", format!("{id:032x}").as_bytes(), &mut block);
-        decoder.decode(&block, &mut scratch, |_, _| {}).expect("well-formed");
+        decoder.decode(&block, &mut scratch, |_, _, _| {}).expect("well-formed");
     }
     assert_eq!((encoder.memory(), decoder.memory()), (0, 0));
     let mut warm = None;
@@ -362,7 +391,7 @@ fn nothing_is_held_before_something_is_indexed_and_nothing_more_once_warm() {
             let value = vec![b'a' + (round % 7) as u8; round % 61];
             encoder.encode(format!("name-{round}").as_bytes(), &value, &mut block);
         }
-        decoder.decode(&block, &mut scratch, |_, _| {}).expect("well-formed");
+        decoder.decode(&block, &mut scratch, |_, _, _| {}).expect("well-formed");
         let held = (encoder.memory(), decoder.memory(), scratch.capacity());
         if round > 1000 {
             assert_eq!(*warm.get_or_insert(held), held);

@@ -129,7 +129,7 @@ impl Session {
 
     /// The tables must stay those of the peer.
     fn skip_block(&mut self, block: &[u8]) -> Result<(), Fault> {
-        self.decoder.decode(block, &mut self.block.text, |_, _| {}).map_err(compression)
+        self.decoder.decode(block, &mut self.block.text, |_, _, _| {}).map_err(compression)
     }
 
     fn on_request(&mut self, headed: &Headed, block: &[u8], head: &mut RequestHead) -> Result<Option<Event>, Fault> {
@@ -150,7 +150,7 @@ impl Session {
         }
         let mut reader = RequestReader::new(&options, head);
         self.decoder
-            .decode(block, &mut self.block.text, |name, value| reader.field(name, value))
+            .decode(block, &mut self.block.text, |name, value, secret| reader.field(name, value, secret))
             .map_err(compression)?;
         let mut read = reader.finish(headed.end);
         if headed.malformed && read.is_ok() {
@@ -192,7 +192,7 @@ impl Session {
         let mut head = self.streams.spare_head();
         let mut reader = ResponseReader::new(limits, &mut head);
         self.decoder
-            .decode(block, &mut self.block.text, |name, value| reader.field(name, value))
+            .decode(block, &mut self.block.text, |name, value, secret| reader.field(name, value, secret))
             .map_err(compression)?;
         let length = match reader.finish(headed.end) {
             Ok(length) => length,
@@ -232,7 +232,7 @@ impl Session {
         };
         let mut reader = TrailersReader::new(limits);
         self.decoder
-            .decode(block, &mut self.block.text, |name, value| reader.field(name, value))
+            .decode(block, &mut self.block.text, |name, value, secret| reader.field(name, value, secret))
             .map_err(compression)?;
         let stream = self.streams.get(slot);
         if stream.reset || stream.error.is_some() {

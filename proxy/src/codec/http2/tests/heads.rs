@@ -15,7 +15,7 @@ const GET_A: [(&str, &str); 4] = [M, S, A, P];
 fn read_with(options: &ServerOptions, fields: &[(&str, &str)], end: bool) -> Result<RequestHead, Violation> {
     let mut head = RequestHead::default();
     let mut reader = RequestReader::new(options, &mut head);
-    fields.iter().for_each(|(name, value)| reader.field(name.as_bytes(), value.as_bytes()));
+    fields.iter().for_each(|(name, value)| reader.field(name.as_bytes(), value.as_bytes(), false));
     reader.finish(end)?;
     Ok(head)
 }
@@ -129,7 +129,8 @@ fn written(write: impl FnOnce(&mut Block<'_>)) -> Vec<String> {
     let (mut encoder, mut out, mut text, mut seen) = (Encoder::new(), Vec::new(), Vec::new(), Vec::new());
     encoder.begin(&mut out);
     write(&mut Block { encoder: &mut encoder, out: &mut out });
-    let see = |name: &[u8], value: &[u8]| seen.push(format!("{}: {}", name.escape_ascii(), value.escape_ascii()));
+    let see =
+        |name: &[u8], value: &[u8], _: bool| seen.push(format!("{}: {}", name.escape_ascii(), value.escape_ascii()));
     Decoder::new(4096).decode(&out, &mut text, see).unwrap();
     seen
 }
@@ -200,7 +201,7 @@ fn a_request_that_cannot_be_sent_says_why() {
 fn response(fields: &[(&str, &str)], end: bool) -> Result<Option<u64>, &'static str> {
     let mut head = ResponseHead::default();
     let mut reader = ResponseReader::new((100, 80 * 1024), &mut head);
-    fields.iter().for_each(|(name, value)| reader.field(name.as_bytes(), value.as_bytes()));
+    fields.iter().for_each(|(name, value)| reader.field(name.as_bytes(), value.as_bytes(), false));
     reader.finish(end)
 }
 
@@ -224,7 +225,7 @@ fn a_response_has_one_status_and_at_most_one_length() {
 fn trailers_have_no_pseudo_headers_and_are_not_too_many() {
     let trailers = |fields: &[(&str, &str)]| {
         let mut reader = TrailersReader::new((10, 1000));
-        fields.iter().for_each(|(name, value)| reader.field(name.as_bytes(), value.as_bytes()));
+        fields.iter().for_each(|(name, value)| reader.field(name.as_bytes(), value.as_bytes(), false));
         reader.finish().map(|map| super::fields(&map))
     };
     assert_eq!(trailers(&[("grpc-status", "0")]).unwrap(), ["grpc-status: 0"]);
