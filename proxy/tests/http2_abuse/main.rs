@@ -1,7 +1,7 @@
 //! Clients of HTTP/2 that cost more than they should, against a whole proxy: rows R29 to R37 of the
 //! table of adversarial inputs, and the stalls of §2.2. What must hold for each: the connection ends
 //! or is held back as listed, the memory that one connection takes stays small, and a well-behaved
-//! client beside it sees no error and no long waits.
+//! client beside it sees no error, and 99 of 100 answers within five times what they take in quiet times.
 //!
 //! The allocator counts what the whole process holds, so these tests run one after the other.
 
@@ -11,13 +11,14 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 mod fields;
 mod floods;
+mod messages;
 #[path = "../wire/running.rs"]
 #[allow(dead_code)]
 mod running;
@@ -68,6 +69,7 @@ static ALLOCATOR: Counting = Counting;
 struct House {
     proxy: RunningProxy,
     upstream: Upstream,
+    /// What 99 of 100 answers take in quiet times.
     quiet: Duration,
     _alone: MutexGuard<'static, ()>,
 }
@@ -79,6 +81,14 @@ struct Cost {
     took: Duration,
 }
 
+/// Of answers in quiet times: enough that the slowest hundredth is more than chance.
+const QUIET: usize = 1000;
+/// What a quiet time is at least taken for. A request of the neighbour wakes four threads one after the other (worker,
+/// upstream, worker, its own) on a machine whose two processors the attacker's own thread and other programs use too.
+/// Each of the four may have to wait for the rest of somebody's slice, which the kernel makes up to 3 ms long.
+/// Without optimisation what the attack makes the worker do takes some twenty times as long.
+const SLICES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 20 } else { 1 } * 4 * 3);
+
 impl House {
     /// `manager` is put among the fields of the connection manager.
     fn new(manager: &str) -> Self {
@@ -87,9 +97,7 @@ impl House {
         let upstream = Upstream::start();
         let proxy = RunningProxy::start(&configuration(upstream.address, manager, ""), 1);
         // Also warms everything that is made once.
-        let mut latencies = Neighbour::start(&proxy).stop();
-        latencies.sort();
-        let quiet = latencies[latencies.len() * 99 / 100];
+        let quiet = Neighbour::quiet(&proxy);
         upstream.take();
         Self { proxy, upstream, quiet, _alone: alone }
     }
@@ -102,55 +110,93 @@ impl House {
         let came = stage::within("the attack", attack).await;
         let took = began.elapsed();
         let bytes = PEAK.load(Relaxed) - before;
-        let mut latencies = neighbour.stop();
-        latencies.sort();
-        let slow = latencies[latencies.len() * 99 / 100];
-        // A machine that is busy with other things delays a few answers too.
-        let allowed = 5 * self.quiet.max(Duration::from_millis(50));
-        assert!(slow <= allowed, "the neighbour waited {slow:?}, in quiet times {:?}", self.quiet);
+        let answers = neighbour.stop();
+        // Not what came before it or after it.
+        let meanwhile = answers.into_iter().filter(|(asked, took)| *asked + *took >= began);
+        let slow = p99(meanwhile.map(|(_, took)| took).collect());
+        if slow > self.allowed(self.quiet) {
+            // Perhaps other programs have begun to use the machine.
+            let quiet = self.quiet.max(Neighbour::quiet(&self.proxy));
+            assert!(slow <= self.allowed(quiet), "the neighbour waited {slow:?}, in quiet times {quiet:?}");
+        }
         (came, Cost { bytes, took })
+    }
+
+    fn allowed(&self, quiet: Duration) -> Duration {
+        (5 * quiet).max(SLICES)
     }
 }
 
-/// A well-behaved client of HTTP/1 on a thread of its own: any error fails the test.
+/// The slowest of the fastest 99 of 100.
+fn p99(mut latencies: Vec<Duration>) -> Duration {
+    latencies.sort();
+    latencies[latencies.len() * 99 / 100]
+}
+
+/// A well-behaved client of HTTP/1: any error fails the test.
 struct Neighbour {
     stop: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<Vec<Duration>>,
+    thread: std::thread::JoinHandle<Vec<(Instant, Duration)>>,
 }
 
 impl Neighbour {
+    /// On a thread of its own, from its first answer on.
     fn start(proxy: &RunningProxy) -> Self {
-        use std::io::{Read, Write};
-        let (stop, address) = (Arc::new(AtomicBool::new(false)), proxy.socket("in"));
-        let stopped = stop.clone();
-        let mut latencies = Vec::with_capacity(1 << 16);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (tell, told) = mpsc::channel();
+        let (stopped, mut asking) = (stop.clone(), Asking::new(proxy));
+        // What it remembers is not to be taken for the proxy's.
+        let mut answers = Vec::with_capacity(1 << 16);
         let run = move || {
-            let mut stream = std::net::TcpStream::connect(address).unwrap();
-            stream.set_nodelay(true).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-            let mut buffer = [0; 4096];
-            while !stopped.load(Relaxed) || latencies.len() < 200 {
-                let began = Instant::now();
-                stream.write_all(b"GET /neighbour HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
-                let mut got = 0;
-                while !buffer[..got].ends_with(b"\r\n\r\nbody") {
-                    let n = stream.read(&mut buffer[got..]).unwrap();
-                    assert!(n > 0, "the neighbour was closed");
-                    got += n;
+            asking.ask();
+            tell.send(()).unwrap();
+            loop {
+                answers.push((Instant::now(), asking.ask()));
+                if stopped.load(Relaxed) || answers.len() == answers.capacity() {
+                    return answers;
                 }
-                assert!(buffer.starts_with(b"HTTP/1.1 200 OK"));
-                latencies.push(began.elapsed());
-                // Not the load, only a witness.
-                std::thread::sleep(Duration::from_micros(300));
             }
-            latencies
         };
-        Self { stop, thread: std::thread::Builder::new().name("neighbour".into()).spawn(run).unwrap() }
+        let thread = std::thread::Builder::new().name("neighbour".into()).spawn(run).unwrap();
+        told.recv().unwrap();
+        Self { stop, thread }
     }
 
-    /// What each of its requests took; at least 200 are made.
-    fn stop(self) -> Vec<Duration> {
+    /// When each of its requests began, and what it took.
+    fn stop(self) -> Vec<(Instant, Duration)> {
         self.stop.store(true, Relaxed);
         self.thread.join().unwrap()
+    }
+
+    fn quiet(proxy: &RunningProxy) -> Duration {
+        let mut asking = Asking::new(proxy);
+        p99((0..QUIET).map(|_| asking.ask()).collect())
+    }
+}
+
+/// A connection that asks and waits.
+struct Asking(std::net::TcpStream);
+
+impl Asking {
+    fn new(proxy: &RunningProxy) -> Self {
+        let stream = std::net::TcpStream::connect(proxy.socket("in")).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Self(stream)
+    }
+
+    fn ask(&mut self) -> Duration {
+        use std::io::{Read, Write};
+        // Not the load, only a witness.
+        std::thread::sleep(Duration::from_micros(300));
+        let (began, mut buffer, mut got) = (Instant::now(), [0; 4096], 0);
+        self.0.write_all(b"GET /neighbour HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        while !buffer[..got].ends_with(b"\r\n\r\nbody") {
+            let n = self.0.read(&mut buffer[got..]).unwrap();
+            assert!(n > 0, "the neighbour was closed");
+            got += n;
+        }
+        assert!(buffer.starts_with(b"HTTP/1.1 200 OK"));
+        began.elapsed()
     }
 }
