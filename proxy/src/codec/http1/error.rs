@@ -35,8 +35,6 @@ impl RequestError {
     pub(in crate::codec) const TOO_MANY: Self = Self::too_large("http1.too_many_headers");
     pub(super) const NO_HOST: Self =
         Self { status: 400, body: "", details: "missing_host_header", protocol_error: false };
-    pub(super) const FRAGMENT: Self =
-        Self { status: 400, body: "", details: "path_normalization_failed", protocol_error: false };
 
     const fn bad(details: &'static str) -> Self {
         Self { status: 400, body: "Bad Request", details, protocol_error: true }

@@ -307,9 +307,6 @@ fn read_fields(
     if authority.is_none() {
         return Err(RequestError::NO_HOST);
     }
-    if target.path.is_some_and(|p| p.contains(&b'#')) {
-        return Err(RequestError::FRAGMENT);
-    }
     let keep_alive = match line.version {
         Version::Http10 => special.connection.keep_alive,
         _ => !special.connection.close,
