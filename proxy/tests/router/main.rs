@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bounds;
+mod mirrors;
 mod races;
 mod retries;
 #[path = "../wire/running.rs"]

@@ -83,7 +83,17 @@ impl Upstream {
 }
 
 fn proxy(upstream: SocketAddr, mirrors: &[(&str, SocketAddr)], routes: &[String]) -> RunningProxy {
-    let mut yaml = configuration(upstream, "", "").replace(
+    proxy_of(upstream, mirrors, routes, ("", ""))
+}
+
+/// `changed` is replaced by what stands behind it.
+pub fn proxy_of(
+    upstream: SocketAddr,
+    mirrors: &[(&str, SocketAddr)],
+    routes: &[String],
+    changed: (&str, &str),
+) -> RunningProxy {
+    let mut yaml = configuration(upstream, "", "").replacen(changed.0, changed.1, 1).replace(
         "routes: [{match: {prefix: \"/\"}, route: {cluster: c, timeout: 0s}}]",
         &format!(
             "include_attempt_count_in_response: true\n              routes:\n              - {}",

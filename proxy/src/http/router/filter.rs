@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nuncio_api::supports;
 use nuncio_core::access_log::LogContext;
-use nuncio_core::http::{HeaderMap, LocalReply, RequestHead, ResponseHead, RouteView, StreamControl};
+use nuncio_core::http::{LocalReply, RequestHead, ResponseHead, RouteView, StreamControl};
 use nuncio_core::stats::lists::http as http_stat;
 use nuncio_core::stream_info::ResponseFlag;
 use tokio::time::Instant;
@@ -20,6 +20,7 @@ use super::internal_redirect::Redirects;
 use super::policy::ForwardPolicy;
 use super::replay::Kept;
 use super::retry_state::RetryState;
+use super::shadow::Feed;
 use super::tally::{Apart, Tally};
 use super::timeouts::{Timeouts, grpc_timeout, grpc_timeout_text};
 use super::upstream_request::{Kind, UpstreamRequest};
@@ -139,7 +140,8 @@ pub struct Router {
     /// The mirrors that get a copy, by their place in the route's list, and the head that they get.
     mirrored: Vec<usize>,
     original: Option<Box<RequestHead>>,
-    trailers_to_mirror: Option<HeaderMap>,
+    /// Copies under way whose request is not complete.
+    copies: Vec<Feed>,
     /// Redirects of upstreams that were followed.
     redirects: Redirects,
     timeouts: Timeouts,
@@ -297,9 +299,7 @@ impl Router {
             .with_scratch(control, |context, scratch| route.finalize_request(request, context, keep_original, scratch));
         self.retry = RetryState::new(retry, &mut request.headers);
         self.choose_mirrors(route, request, manager);
-        let keep = self.retry.as_ref().is_some_and(RetryState::is_enabled)
-            || !self.mirrored.is_empty()
-            || policy.internal_redirect.is_some();
+        let keep = self.retry.as_ref().is_some_and(RetryState::is_enabled) || policy.internal_redirect.is_some();
         if keep {
             self.kept.start(body_limit(route, manager));
         }
@@ -348,7 +348,7 @@ impl Router {
 
     fn choose_mirrors(&mut self, route: &Route, request: &RequestHead, manager: &HttpConnectionManager) {
         let mirrors = route.mirrors();
-        if mirrors.is_empty() || request.method() == b"CONNECT" {
+        if mirrors.is_empty() || self.kind != Kind::Request {
             return;
         }
         let random = manager.worker.context.rng.u64();

@@ -1,6 +1,7 @@
-//! Mirroring: a copy of a request goes to another cluster, once it is complete, and what comes back is read and
-//! dropped. Nothing of it reaches the request it was copied from. How many there may be at once is what that cluster's
-//! circuit breakers say.
+//! Mirroring: a copy of a request goes to another cluster, piece by piece as the request does, and what comes back is
+//! read and dropped. Of what becomes of it nothing reaches the request, but that its body waits for a mirror that takes
+//! it more slowly than the upstream does, so that only a bounded part of it is held. How many copies there may be at
+//! once is what that cluster's circuit breakers say.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -8,58 +9,74 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
-use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, StreamControl};
+use nuncio_core::http::{Chunk, RequestHead, ResponseHead, StreamControl};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::stream_info::StreamInfo;
 use nuncio_core::upstream::LbContext;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
+use self::feed::{Fed, Piece};
 use super::domains::port_start;
 use super::failure::{Failure, Reset};
 use super::policy::{Mirror, MirrorTarget};
 use super::upstream_request::{Kind, UpstreamRequest};
+use crate::alarm::Alarm;
 use crate::codec::Body;
 use crate::upstream::circuit_breaker::Priority;
 use crate::upstream::{ThreadLocalCluster, Worker};
 
+mod feed;
+
+pub(super) use self::feed::Feed;
+
+/// A mirror that takes nothing for so long while the request waits for it loses its copy.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How much of a body may wait for a mirror, where connections have this limit of their buffers.
+pub(super) fn limit(of_connections: u32) -> usize {
+    if of_connections == 0 { 1024 * 1024 } else { of_connections as usize }
+}
+
 /// A request as it was when the route had done with it.
 pub(super) struct Original {
     pub head: RequestHead,
-    pub body: Bytes,
-    pub trailers: Option<HeaderMap>,
     pub timeout: Option<Duration>,
     /// Of the client.
     pub connection: u64,
+    /// How much of the body may wait for a mirror.
+    pub limit: usize,
 }
 
-/// Sends a copy.
-pub(super) fn send(mirror: &Mirror, original: &Original, local: Option<IpAddr>, worker: &Rc<Worker>) {
+/// Begins a copy, whose body is to be fed to it.
+pub(super) fn begin(mirror: &Mirror, original: &Original, local: Option<IpAddr>, worker: &Rc<Worker>) -> Option<Feed> {
     let name = match &mirror.target {
         MirrorTarget::Cluster(name) => Some(&**name),
         MirrorTarget::Header(header) => original.head.headers.get_str(header),
     };
     let Some(cluster) = name.and_then(|name| worker.clusters.get(name)) else {
         tracing::debug!(target: "router", "no cluster {} to mirror to", name.unwrap_or_default());
-        return;
+        return None;
     };
     let mut head = original.head.clone();
     disguise(&mut head, mirror, local);
     let now = Instant::now();
+    let (feed, fed) = feed::feed(original.limit);
     let shadow = Shadow {
         head,
-        body: original.body.clone(),
-        trailers: original.trailers.clone(),
+        fed,
         control: StreamControl::new(StreamInfo::new(worker.context.clock.now(), now)),
         upstream: UpstreamRequest::default(),
         response: ResponseHead::default(),
         at: At::Open,
-        begun: now,
-        deadline: original.timeout.map(|timeout| Box::pin(tokio::time::sleep(timeout))),
+        complete: None,
+        stalled: None,
+        timeout: original.timeout,
+        alarm: Alarm::default(),
         cluster,
         worker: worker.clone(),
     };
     drop(worker.spawn(original.connection, shadow));
+    Some(feed)
 }
 
 /// What tells a copy from the original.
@@ -88,20 +105,39 @@ enum At {
 /// One copy on its way.
 struct Shadow {
     head: RequestHead,
-    body: Bytes,
-    trailers: Option<HeaderMap>,
+    fed: Fed,
     control: StreamControl,
     upstream: UpstreamRequest,
     response: ResponseHead,
     at: At,
-    begun: Instant,
-    deadline: Option<Pin<Box<Sleep>>>,
+    /// When all of the request was sent; from then on its time runs.
+    complete: Option<Instant>,
+    /// Since when the request has waited for this copy.
+    stalled: Option<Instant>,
+    timeout: Option<Duration>,
+    alarm: Alarm,
     cluster: Rc<ThreadLocalCluster>,
     worker: Rc<Worker>,
 }
 
+/// Why a copy ends without an answer.
+enum End {
+    /// Its request did not go on.
+    Cut,
+    Failed(Failure),
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
 impl Shadow {
-    fn poll_exchange(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), Failure>> {
+    fn poll_exchange(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), End>> {
+        if self.complete.is_none() && self.fed.poll_cut(cx).is_ready() {
+            return Poll::Ready(Err(End::Cut));
+        }
         let worker = self.worker.clone();
         let buffers = &worker.buffers;
         if self.at == At::Open {
@@ -112,9 +148,11 @@ impl Shadow {
                 self.upstream.begin(&self.cluster, Priority::Default, choice, kind, wanted)?;
             }
             ready!(self.upstream.poll_open(cx, &self.cluster, Priority::Default, &self.control))?;
-            self.send(cx)?;
+            self.upstream.send_head(&self.head, self.fed.is_empty(), &self.control, buffers)?;
+            self.complete = self.fed.is_empty().then(Instant::now);
             self.at = At::Head;
         }
+        self.send_body(cx)?;
         self.upstream.flush(cx, buffers)?;
         while self.at == At::Head {
             ready!(self.upstream.poll_response(cx, &mut self.response, buffers, scratch))?;
@@ -131,21 +169,51 @@ impl Shadow {
         Poll::Ready(Ok(()))
     }
 
-    fn send(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+    /// Sends what has come of the body and is taken.
+    fn send_body(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         let buffers = &self.worker.buffers;
-        let end = self.head.framing.is_none() && self.body.is_empty();
-        self.upstream.send_head(&self.head, end, &self.control, buffers)?;
-        if end {
-            return Ok(());
-        }
-        let body = Chunk::Own(std::mem::take(&mut self.body));
-        match &self.trailers {
-            None => self.upstream.send_data(cx, buffers, &body, true),
-            Some(trailers) => {
-                self.upstream.send_data(cx, buffers, &body, false)?;
-                self.upstream.send_trailers(trailers, buffers)
+        while self.complete.is_none() && self.upstream.poll_writable(cx, buffers)?.is_ready() {
+            match self.fed.poll_next(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Piece::Data(piece)) => {
+                    self.upstream.send_data(cx, buffers, &Chunk::Own(piece), false)?;
+                    self.stalled = None;
+                }
+                Poll::Ready(Piece::End(trailers)) => {
+                    match trailers {
+                        None => self.upstream.send_data(cx, buffers, &Chunk::Lent(&[]), true)?,
+                        Some(trailers) => self.upstream.send_trailers(&trailers, buffers)?,
+                    }
+                    self.complete = Some(Instant::now());
+                }
             }
         }
+        Ok(())
+    }
+
+    /// When it is given up, and what for.
+    fn deadline(&mut self) -> Option<(Instant, Reset)> {
+        if let Some(complete) = self.complete {
+            return Some((complete + self.timeout?, Reset::ResponseTimeout));
+        }
+        if !self.fed.is_full() {
+            self.stalled = None;
+            return None;
+        }
+        let since = *self.stalled.get_or_insert_with(Instant::now);
+        Some((since + PATIENCE, Reset::LocalReset))
+    }
+
+    fn expire(&mut self, reset: Reset) -> Failure {
+        let stats = &self.cluster.stats().retries;
+        if reset == Reset::ResponseTimeout {
+            stats.inc(stat::UPSTREAM_RQ_TIMEOUT);
+            self.upstream.count_timeout(504);
+        } else {
+            tracing::debug!(target: "router", "a mirror in {} takes nothing: its copy ends", self.cluster.info().name);
+            stats.inc(stat::RETRY_OR_SHADOW_ABANDONED);
+        }
+        Failure::new(reset)
     }
 
     fn failed(&mut self, failure: &Failure) {
@@ -156,9 +224,11 @@ impl Shadow {
         }
     }
 
-    fn complete(&mut self) {
+    fn answered(&mut self) {
         self.upstream.complete(&self.control);
-        self.cluster.stats().charge_time(self.begun.elapsed().as_millis() as u64, true);
+        if let Some(complete) = self.complete {
+            self.cluster.stats().charge_time(complete.elapsed().as_millis() as u64, true);
+        }
     }
 }
 
@@ -172,14 +242,16 @@ impl Future for Shadow {
         let result = this.poll_exchange(cx, &mut scratch);
         this.worker.buffers.give_scratch(scratch);
         match result {
-            Poll::Ready(Ok(())) => this.complete(),
-            Poll::Ready(Err(failure)) => this.failed(&failure),
+            Poll::Ready(Ok(())) => this.answered(),
+            Poll::Ready(Err(End::Cut)) => this.upstream.cancel(),
+            Poll::Ready(Err(End::Failed(failure))) => this.failed(&failure),
             Poll::Pending => {
-                let Some(deadline) = &mut this.deadline else { return Poll::Pending };
-                ready!(deadline.as_mut().poll(cx));
-                this.cluster.stats().retries.inc(stat::UPSTREAM_RQ_TIMEOUT);
-                this.upstream.count_timeout(504);
-                this.failed(&Failure::new(Reset::ResponseTimeout));
+                let Some((at, reset)) = this.deadline() else { return Poll::Pending };
+                if !this.alarm.rings(cx, at) {
+                    return Poll::Pending;
+                }
+                let failure = this.expire(reset);
+                this.failed(&failure);
             }
         }
         Poll::Ready(())

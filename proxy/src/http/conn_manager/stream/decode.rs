@@ -24,7 +24,7 @@ impl ActiveStream {
                 Some(reply) => self.reply(reply),
                 None => {
                     if self.request.framing.is_none() && self.collected.is_empty() {
-                        self.router.request_complete(None, &self.control, manager);
+                        self.router.request_complete(None, &self.control);
                     }
                     self.decode = Decode::Open;
                 }
@@ -36,7 +36,7 @@ impl ActiveStream {
             Decode::Body => ready!(self.poll_body(cx, down, manager, scratch)),
             Decode::Trailers => {
                 let Some(trailers) = self.request_trailers.as_mut() else {
-                    self.request_sent(manager);
+                    self.request_sent();
                     return Poll::Ready(());
                 };
                 match ready!(self.decode_chain.poll_trailers(cx, trailers, &mut self.request, &self.control)) {
@@ -45,7 +45,7 @@ impl ActiveStream {
                         let buffers = &manager.worker.buffers;
                         let sent = tail.map_or(Ok(()), |tail| self.router.send_data(cx, buffers, &Chunk::Own(tail)));
                         match sent.and_then(|()| self.router.send_trailers(trailers, buffers)) {
-                            Ok(()) => self.request_sent(manager),
+                            Ok(()) => self.request_sent(),
                             Err(failure) => self.upstream_failed(failure, manager),
                         }
                     }
@@ -126,11 +126,11 @@ impl ActiveStream {
             return self.upstream_failed(failure, manager);
         }
         if bodiless {
-            return self.request_sent(manager);
+            return self.request_sent();
         }
         match self.router.replay(cx, buffers, self.request_trailers.as_ref()) {
             Ok(false) => self.decode = Decode::Body,
-            Ok(true) => return self.request_sent(manager),
+            Ok(true) => return self.request_sent(),
             Err(failure) => return self.upstream_failed(failure, manager),
         }
         if self.collected.is_empty() {
@@ -168,7 +168,7 @@ impl ActiveStream {
         }
         if self.request_ended {
             match self.router.send_end(cx, buffers) {
-                Ok(()) => self.request_sent(manager),
+                Ok(()) => self.request_sent(),
                 Err(failure) => self.upstream_failed(failure, manager),
             }
             return Poll::Ready(());
@@ -222,7 +222,7 @@ impl ActiveStream {
         }
     }
 
-    fn request_sent(&mut self, manager: &HttpConnectionManager) {
+    fn request_sent(&mut self) {
         self.decode = Decode::Done;
         self.request_deadline = None;
         let now = self.control.now();
@@ -230,7 +230,7 @@ impl ActiveStream {
         info.timings.last_downstream_rx.get_or_insert(now);
         info.timings.last_upstream_tx = Some(now);
         drop(info);
-        self.router.request_complete(self.request_trailers.as_ref(), &self.control, manager);
+        self.router.request_complete(self.request_trailers.as_ref(), &self.control);
     }
 
     /// The client's body is not what its head promised.

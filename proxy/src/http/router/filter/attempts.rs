@@ -2,7 +2,6 @@
 
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use nuncio_api::pb::google::protobuf::Struct;
 use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, StreamControl};
 use nuncio_core::stats::lists::vhost as vhost_stat;
@@ -53,7 +52,7 @@ impl Router {
             let authority = request.authority().unwrap_or_default();
             let wanted = cluster.wanted(authority, header, connection.as_deref(), source);
             self.upstream.begin(&cluster, priority, choice, (downstream, self.kind), wanted)?;
-            self.mirror(control, manager);
+            self.begin_copies(control, manager);
         }
         let opened = ready!(self.upstream.poll_open(cx, &cluster, priority, control));
         if let (Some(retry), Some(host)) = (&mut self.retry, self.upstream.host()) {
@@ -153,6 +152,10 @@ impl Router {
         if !self.kept.add(data.as_slice(), buffers) {
             self.abandon_retries();
         }
+        if !self.copies.is_empty() {
+            let piece = data.share();
+            self.copies.iter().for_each(|copy| copy.push(piece.clone()));
+        }
         self.upstream.send_data(cx, buffers, data, false)
     }
 
@@ -189,9 +192,13 @@ impl Router {
         Ok(whole)
     }
 
-    /// Ready when the upstream takes more.
+    /// Ready when the upstream takes more, and every mirror.
     pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<Result<(), Failure>> {
-        self.upstream.poll_writable(cx, buffers)
+        ready!(self.upstream.poll_writable(cx, buffers))?;
+        for copy in &self.copies {
+            ready!(copy.poll_room(cx));
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// How much is worth reading for the upstream at once.
@@ -209,41 +216,40 @@ impl Router {
     }
 
     /// All of the request has come: the route's timeout begins, and that of the attempt.
-    pub fn request_complete(
-        &mut self,
-        trailers: Option<&HeaderMap>,
-        control: &StreamControl,
-        manager: &HttpConnectionManager,
-    ) {
+    pub fn request_complete(&mut self, trailers: Option<&HeaderMap>, control: &StreamControl) {
         if self.request_end.is_some() {
             return;
         }
         let now = control.now();
         self.request_end = Some(now);
         self.deadline = self.timeouts.global.map(|d| now + d);
-        self.trailers_to_mirror = trailers.filter(|_| !self.mirrored.is_empty()).cloned();
+        for copy in self.copies.drain(..) {
+            copy.finish(trailers.cloned());
+        }
         if self.upstream.is_under_way() && self.upstream.is_sent() {
             self.upstream.timers.start(now, &self.timeouts);
-            self.mirror(control, manager);
         }
     }
 
-    /// Copies go out once the request is complete and has somewhere to go.
-    fn mirror(&mut self, control: &StreamControl, manager: &HttpConnectionManager) {
-        if self.mirrored.is_empty() || self.request_end.is_none() {
-            return;
-        }
+    /// Copies go out with the first attempt that has a host.
+    fn begin_copies(&mut self, control: &StreamControl, manager: &HttpConnectionManager) {
         let (Some(route), Some(head)) = (&self.route, self.original.take()) else { return };
         let original = shadow::Original {
             head: *head,
-            body: Bytes::copy_from_slice(self.kept.bytes()),
-            trailers: self.trailers_to_mirror.take(),
             timeout: self.timeouts.global,
             connection: control.connection().map_or(0, |connection| connection.id),
+            limit: shadow::limit(manager.config.buffer_limit),
         };
         let mirrors = route.mirrors();
         for mirror in self.mirrored.drain(..).filter_map(|at| mirrors.get(at)) {
-            shadow::send(mirror, &original, manager.config.local_ip, &manager.worker);
+            let Some(copy) = shadow::begin(mirror, &original, manager.config.local_ip, &manager.worker) else {
+                continue;
+            };
+            if self.request_end.is_some() {
+                copy.finish(None);
+            } else {
+                self.copies.push(copy);
+            }
         }
     }
 

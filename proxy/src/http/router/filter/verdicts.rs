@@ -340,9 +340,7 @@ impl Router {
     /// More of the body was sent than may be kept: whatever happens now is what the client gets.
     pub(super) fn abandon_retries(&mut self) {
         self.retry = None;
-        self.mirrored.clear();
-        self.original = None;
-        tracing::debug!(target: "router", "the request is longer than what may be kept: no retries, no mirrors");
+        tracing::debug!(target: "router", "the request is longer than what may be kept: no retries");
         if let Some(cluster) = &self.cluster {
             cluster.stats().retries.inc(stat::RETRY_OR_SHADOW_ABANDONED);
         }
@@ -426,6 +424,7 @@ impl Router {
         self.retry = None;
         self.retry_at = None;
         self.raced.clear();
+        self.copies.clear();
         self.upstream.cancel();
         self.upstream.timers.clear();
     }
