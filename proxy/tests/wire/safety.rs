@@ -76,6 +76,11 @@ fn authorizer() -> SocketAddr {
 
 /// A proxy before a [`mirror`], with these fields of the manager, filters before the router, and routes (`c` is the mirror).
 fn proxy(manager: &str, filters: &[String], routes: &str) -> RunningProxy {
+    proxy_with(manager, filters, routes, "")
+}
+
+/// `configuration` is put among the fields of the route configuration.
+fn proxy_with(manager: &str, filters: &[String], routes: &str, configuration: &str) -> RunningProxy {
     let cluster = |name: &str, to: SocketAddr| {
         format!(
             "{{name: {name}, load_assignment: {{cluster_name: {name}, endpoints: [{{lb_endpoints: [{{endpoint: {{address: \
@@ -94,7 +99,7 @@ static_resources:
     address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
     filter_chains: [{{filters: [{{name: hcm, typed_config: {{
       "@type": {FILTERS}.network.http_connection_manager.v3.HttpConnectionManager, stat_prefix: in, {manager},
-      route_config: {{virtual_hosts: [{{name: v, domains: ['*'], routes: [{routes}]}}]}},
+      route_config: {{{configuration}virtual_hosts: [{{name: v, domains: ['*'], routes: [{routes}]}}]}},
       http_filters: [{filters}{{name: r, typed_config: {{"@type": {FILTERS}.http.router.v3.Router}}}}]}}}}]}}]
   clusters: [{}, {}]
 "#,
@@ -222,6 +227,19 @@ fn r48_each_of_several_values_is_tested_on_its_own_and_an_authorizer_sees_them_j
         assert_eq!((status, seen(&answer, "x-role")), (200, values.to_vec()));
     }
     assert_eq!(seen(&get(&asked, "/", one).1, "x-seen"), ["user,admin"]);
+}
+
+// As Envoy 1.40.
+#[test]
+fn headers_that_are_internal_only_are_dropped_from_requests_of_others() {
+    for (internal, kept) in [("127.0.0.0", vec!["1"]), ("10.0.0.0", vec![])] {
+        let manager = format!(
+            "use_remote_address: true, internal_address_config: {{cidr_ranges: [{{address_prefix: {internal}, prefix_len: 8}}]}}"
+        );
+        let proxy = proxy_with(&manager, &[], ALL, "internal_only_headers: [X-Inside], ");
+        let (status, answer) = get(&proxy, "/", "x-inside: 1\r\n");
+        assert_eq!((status, seen(&answer, "x-inside")), (200, kept), "{internal}");
+    }
 }
 
 #[test]

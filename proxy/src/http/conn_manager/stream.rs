@@ -246,6 +246,9 @@ impl ActiveStream {
             }
         };
         self.router.internal = origin.internal;
+        if !origin.internal {
+            config.routes.clean_external(&mut self.request);
+        }
         if let Some(remote) = origin.remote {
             self.control.info_mut().remote_address = Some(remote);
         }

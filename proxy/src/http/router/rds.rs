@@ -33,6 +33,18 @@ pub enum Routes {
 }
 
 impl Routes {
+    /// Removes what only internal clients may say.
+    pub fn clean_external(&self, head: &mut RequestHead) {
+        match self {
+            Self::Inline(config) => config.clean_external(head),
+            Self::Discovered(routes) => {
+                if let Some(config) = &*routes.current.load() {
+                    config.clean_external(head);
+                }
+            }
+        }
+    }
+
     pub fn find(&self, request: &RequestHead, context: &MatchContext<'_>) -> Option<Arc<Route>> {
         match self {
             Self::Inline(config) => config.find(request, context).cloned(),

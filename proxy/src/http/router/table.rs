@@ -86,6 +86,13 @@ impl RouteConfig {
         &self.common
     }
 
+    /// Removes what only internal clients may say.
+    pub fn clean_external(&self, head: &mut RequestHead) {
+        for name in &self.common.internal_only_headers {
+            head.headers.remove(name);
+        }
+    }
+
     /// The route for a request: the first that matches in its virtual host.
     pub fn find(&self, head: &RequestHead, context: &MatchContext<'_>) -> Option<&Arc<Route>> {
         let host = self.host(head)?;

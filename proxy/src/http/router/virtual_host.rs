@@ -22,7 +22,7 @@ supports!(pub(super) CONFIG = "envoy.config.route.v3.RouteConfiguration" {
     name, virtual_hosts, validate_clusters, max_direct_response_body_size_bytes, ignore_port_in_host_matching,
     ignore_path_parameters_in_path_matching, typed_per_filter_config, metadata, request_headers_to_add,
     request_headers_to_remove, response_headers_to_add, response_headers_to_remove,
-    most_specific_header_mutations_wins, vhost_header
+    most_specific_header_mutations_wins, vhost_header, internal_only_headers
 });
 supports!(pub(super) HOST = "envoy.config.route.v3.VirtualHost" {
     name, domains, routes, require_tls, typed_per_filter_config, metadata, request_headers_to_add,
@@ -48,7 +48,7 @@ pub struct Common {
     pub(super) filter_configs: Option<Arc<FilterConfigs>>,
     pub metadata: Metadata,
     /// Lower case; removed from requests of external clients.
-    pub internal_only_headers: Vec<String>,
+    pub(super) internal_only_headers: Vec<String>,
 }
 
 impl Common {
