@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::machine;
 use crate::site::Site;
+use crate::target::Process;
 
 #[derive(Args)]
 pub struct RestartArgs {
@@ -77,8 +78,7 @@ pub fn reloads() -> anyhow::Result<()> {
         site.reload()?;
         if n % 100 == 0 {
             site.wait_for("listener_manager.total_listeners_draining", 0)?;
-            let (memory, (descriptors, threads)) = (process.memory(), process.holds());
-            let holds = (descriptors, threads, fewest_tasks(&site)?);
+            let (memory, holds) = (process.memory(), fewest(&process, &site)?);
             println!("after {n}: RSS {:.2} MiB, {holds:?} descriptors, threads and tasks", mib(memory));
             seen.push((memory, holds));
         }
@@ -90,11 +90,12 @@ pub fn reloads() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Those of clients that have just left do not count.
-fn fewest_tasks(site: &Site) -> anyhow::Result<u64> {
-    let mut fewest = u64::MAX;
+/// Descriptors, threads and tasks; those of clients that have just left do not count.
+fn fewest(process: &Process, site: &Site) -> anyhow::Result<(usize, usize, u64)> {
+    let mut fewest = (usize::MAX, usize::MAX, u64::MAX);
     for _ in 0..20 {
-        fewest = fewest.min(site.tasks()?);
+        let ((descriptors, threads), tasks) = (process.holds(), site.tasks()?);
+        fewest = (fewest.0.min(descriptors), fewest.1.min(threads), fewest.2.min(tasks));
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(fewest)
