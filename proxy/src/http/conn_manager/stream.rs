@@ -5,6 +5,9 @@
 //! the upstream's (or a local) response through the encode filters to the client. Each runs while
 //! the other waits. Nothing is pushed: a side reads its next chunk only when the last one has been
 //! taken, so back-pressure needs no callbacks.
+//!
+//! A long file, since what decides about both sides at once stands together: how a stream begins, is answered by the
+//! proxy itself, or fails. The sides themselves are in `decode` and `encode`, the end in `finish`.
 
 use std::borrow::Cow;
 use std::rc::Rc;
