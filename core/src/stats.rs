@@ -13,6 +13,7 @@
 
 mod block;
 mod codes;
+mod entries;
 mod handle;
 mod histogram;
 mod list;

@@ -46,7 +46,8 @@ const HOMES: &[(&str, &[&str])] = &[
             "proxy/tests",
         ],
     ),
-    ("flate2", &["proxy/src/http/compression"]),
+    // In `api` for the descriptors, which are compressed in the binary.
+    ("flate2", &["proxy/src/http/compression", "api/src/pool", "api/build"]),
     ("brotli", &["proxy/src/http/compression"]),
     ("zstd", &["proxy/src/http/compression"]),
     ("rustls", &["proxy/src/tls", "testkit"]),

@@ -1,10 +1,10 @@
 //! Everything the store has, to be read on any thread while workers go on counting.
 
 use super::codes;
+use super::entries::{Declared, Entries, Named, Rare, State, codes_sum};
 use super::histogram::Buckets;
 use super::list::{Descriptor, Kind, Scope, Shape, Stat};
 use super::sparse::Sparse;
-use super::store::{Declared, Entries, Named, Rare, State, codes_sum};
 use std::sync::Arc;
 
 /// A reading of all stats.
