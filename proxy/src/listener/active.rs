@@ -220,17 +220,13 @@ impl Serving {
             if self.stopped.get() {
                 return self.accept_last(&mut acceptor).await;
             }
-            let overload = &self.lifecycle.overload;
-            if overload.befalls(Action::StopAcceptingConnections, &self.worker.context.rng) {
-                self.rest(OVERLOADED).await;
-                continue;
-            }
             let batch = tokio::select! {
                 biased;
                 () = self.leave.notified() => continue,
                 batch = self.accept_batch(&mut acceptor) => batch,
             };
             match batch {
+                Ok(0) => self.rest(OVERLOADED).await,
                 Ok(count) => {
                     self.counts.times.record(names::CONNECTIONS_ACCEPTED_PER_SOCKET_EVENT, count.into());
                     if failing {
@@ -274,10 +270,15 @@ impl Serving {
         tokio::task::unconstrained(all).await;
     }
 
-    /// Takes what waits, up to `max_connections_to_accept_per_socket_event`.
+    /// Takes what waits, up to `max_connections_to_accept_per_socket_event`. Nothing under overload, also if that began
+    /// while nobody came.
     async fn accept_batch(self: &Rc<Self>, acceptor: &mut impl Accept) -> io::Result<u32> {
+        let (overload, rng) = (&self.lifecycle.overload, &self.worker.context.rng);
         let mut count = 0;
         poll_fn(|cx| {
+            if overload.befalls(Action::StopAcceptingConnections, rng) {
+                return Poll::Ready(Ok(0));
+            }
             while count < self.config.accepts_per_event {
                 match acceptor.poll_accept(cx) {
                     Poll::Ready(Ok(connected)) => {

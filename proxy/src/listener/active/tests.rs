@@ -146,6 +146,26 @@ async fn a_loop_without_descriptors_rests_ever_longer_and_goes_on() {
 }
 
 #[tokio::test(flavor = "local", start_paused = true)]
+async fn a_loop_that_waits_when_overload_begins_takes_nobody_until_it_is_over() {
+    let bench = Bench::new();
+    let socket = Socket::default();
+    let overload = &bench.serving.lifecycle.overload;
+    let mut own = socket.clone();
+    let mut batch = std::pin::pin!(bench.serving.accept_batch(&mut own));
+    assert!(poll_fn(|cx| Poll::Ready(batch.as_mut().poll(cx))).await.is_pending());
+    overload.set(Action::StopAcceptingConnections, 100);
+    socket.0.borrow_mut().push_back(Ok(()));
+    assert!(matches!(batch.await, Ok(0)));
+    let task = tokio::task::spawn_local(bench.serving.clone().run(socket.clone()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((bench.served.get(), socket.0.borrow().len()), (0, 1), "it waits in the kernel");
+    overload.set(Action::StopAcceptingConnections, 0);
+    tokio::time::sleep(2 * OVERLOADED).await;
+    assert_eq!(bench.served.get(), 1);
+    task.abort();
+}
+
+#[tokio::test(flavor = "local", start_paused = true)]
 async fn a_connection_that_went_away_while_it_waited_costs_no_rest() {
     let bench = Bench::new();
     let socket = Socket::default();
