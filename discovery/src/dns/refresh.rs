@@ -101,9 +101,13 @@ impl Refresh {
         wait + fraction(self.jitter, rng)
     }
 
-    /// After a failure: without a rate of its own, as after an answer, but never with jitter.
-    pub fn after_failure(&self, failures: &mut Failures, rng: &Rng) -> Duration {
-        let Some(Backoff { base, max }) = self.failure else { return self.rate };
+    /// After a failure that took `spent`. Without a rate of its own, questions begin as far from each other as after
+    /// answers, but never with jitter: silence that took its time has been waited for, and servers that are back are
+    /// asked within the rate.
+    pub fn after_failure(&self, spent: Duration, failures: &mut Failures, rng: &Rng) -> Duration {
+        let Some(Backoff { base, max }) = self.failure else {
+            return self.rate.saturating_sub(spent).max(self.rate.min(Duration::from_secs(1)) / 10);
+        };
         failures.0 = failures.0.saturating_add(1);
         // Fully jittered and exponential: somewhere in [0, base * 2^n), at most `max`.
         let factor = 1u32.checked_shl(failures.0 - 1).unwrap_or(u32::MAX);
@@ -163,7 +167,18 @@ mod tests {
         let waits: Vec<_> = (0..1000).map(|_| jittery.after_answer(None, &mut failures, &rng)).collect();
         assert!(waits.iter().all(|wait| (ms(5000)..ms(5700)).contains(wait)));
         assert!(waits.iter().any(|wait| *wait < ms(5070)) && waits.iter().any(|wait| *wait > ms(5630)));
-        assert_eq!(jittery.after_failure(&mut failures, &rng), ms(5000));
+        assert_eq!(jittery.after_failure(ms(0), &mut failures, &rng), ms(5000));
+    }
+
+    #[test]
+    fn what_a_failure_took_is_waited_for_already_unless_failures_have_a_rate() {
+        let (rng, mut failures) = (Rng::with_seed(4), Failures::default());
+        let mut after = |refresh: Refresh, spent| refresh.after_failure(ms(spent), &mut failures, &rng);
+        assert_eq!(after(refresh(), 3000), ms(2000));
+        assert_eq!(after(refresh(), 10_000), ms(100), "never a tight loop");
+        assert_eq!(after(Refresh { rate: ms(20), ..refresh() }, 10_000), ms(2));
+        let failing = Refresh { failure: Some(Backoff { base: ms(200), max: ms(200) }), ..refresh() };
+        assert!((ms(20)..ms(200)).contains(&after(failing, 10_000)));
     }
 
     #[test]
@@ -171,12 +186,12 @@ mod tests {
         let (rng, mut failures) = (Rng::with_seed(3), Failures::default());
         let failing = Refresh { failure: Some(Backoff { base: ms(200), max: ms(1000) }), ..refresh() };
         for ceiling in [200, 400, 800, 1000, 1000] {
-            let wait = failing.after_failure(&mut failures, &rng);
+            let wait = failing.after_failure(ms(0), &mut failures, &rng);
             assert!(wait < ms(ceiling) && wait >= ms(20), "{wait:?} {ceiling}");
         }
         failing.after_answer(None, &mut failures, &rng);
-        assert!(failing.after_failure(&mut failures, &rng) < ms(200));
-        (0..100).for_each(|_| assert!(failing.after_failure(&mut failures, &rng) < ms(1000)));
+        assert!(failing.after_failure(ms(0), &mut failures, &rng) < ms(200));
+        (0..100).for_each(|_| assert!(failing.after_failure(ms(0), &mut failures, &rng) < ms(1000)));
     }
 
     #[test]

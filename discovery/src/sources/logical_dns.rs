@@ -10,6 +10,7 @@ use nuncio_api::pb::envoy::config::cluster::v3::{Cluster, cluster::DiscoveryType
 use nuncio_core::error::ConfigError;
 use nuncio_core::net::Address;
 use nuncio_core::upstream::HostSpec;
+use tokio::time::Instant;
 
 use super::dns::{Lookups, Target, targets};
 use crate::dns::family::{LookupFamily, lookup};
@@ -103,6 +104,7 @@ impl HostSource for LogicalDns {
             let mut failures = Failures::default();
             loop {
                 sink.count(UpdateEvent::Attempt);
+                let began = Instant::now();
                 let asked = lookup(&resolver, name, family, refresh.max_age()).await;
                 let asked = asked.map(|answer| (self.host(&answer.addresses), answer.ttl));
                 let wait = match asked {
@@ -113,11 +115,11 @@ impl HostSource for LogicalDns {
                     }
                     Ok((None, _)) => {
                         sink.failed(format_args!("{name}: there is no such name, or it has no addresses"));
-                        refresh.after_failure(&mut failures, &context.rng)
+                        refresh.after_failure(began.elapsed(), &mut failures, &context.rng)
                     }
                     Err(failure) => {
                         sink.failed(format_args!("{name}: {failure}"));
-                        refresh.after_failure(&mut failures, &context.rng)
+                        refresh.after_failure(began.elapsed(), &mut failures, &context.rng)
                     }
                 };
                 tokio::time::sleep(wait).await;
@@ -145,6 +147,22 @@ mod tests {
         let hosts = heard.hosts();
         assert_eq!(hosts.len(), 1);
         hosts[0].logical.iter().flat_map(|places| places.iter()).map(ToString::to_string).collect()
+    }
+
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn silence_is_waited_for_once_so_that_an_outage_ends_within_one_refresh() {
+        let names = Scripted::default();
+        names.set("a.test", &["10.0.0.1"], 60);
+        let heard = start(&names, &dns_cluster(&[("a.test", 80)]));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        names.fail("a.test");
+        names.delay(Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(25_150)).await;
+        assert_eq!((heard.failures(), places(&heard)), (2, vec!["10.0.0.1:80".to_owned()]));
+        names.set("a.test", &["10.0.0.2"], 60);
+        names.delay(Duration::ZERO);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(places(&heard), ["10.0.0.2:80"]);
     }
 
     #[tokio::test(flavor = "local", start_paused = true)]

@@ -12,6 +12,7 @@ use nuncio_api::pb::envoy::config::cluster::v3::{Cluster, cluster::DiscoveryType
 use nuncio_core::dns::DnsResolver;
 use nuncio_core::error::ConfigError;
 use nuncio_core::upstream::{HostSpec, Origin};
+use tokio::time::Instant;
 
 use super::dns::{Lookups, Target, targets};
 use crate::dns::family::lookup;
@@ -97,6 +98,7 @@ impl Running<'_> {
         let mut failures = Failures::default();
         loop {
             self.sink.count(UpdateEvent::Attempt);
+            let asked = Instant::now();
             let wait = match lookup(&self.resolver, name, family, refresh.max_age()).await {
                 Ok(answer) => {
                     self.sink.count(UpdateEvent::Success);
@@ -105,7 +107,7 @@ impl Running<'_> {
                 }
                 Err(failure) => {
                     self.sink.failed(format_args!("{name}: {failure}"));
-                    refresh.after_failure(&mut failures, &self.context.rng)
+                    refresh.after_failure(asked.elapsed(), &mut failures, &self.context.rng)
                 }
             };
             tokio::time::sleep(wait).await;
@@ -178,6 +180,23 @@ mod tests {
         names.set("a.test", &["10.0.0.3"], 60);
         pass(5_000).await;
         assert_eq!(heard.last(), ["a.test 10.0.0.3:80"]);
+    }
+
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn silence_is_waited_for_once_so_that_an_outage_ends_within_one_refresh() {
+        let names = Scripted::default();
+        names.set("a.test", &["10.0.0.1"], 60);
+        let heard = start(&names, &dns_cluster(&[("a.test", 80)]));
+        pass(1).await;
+        // Asked after 5 s and again as soon as that has failed, after 15 s and 25 s.
+        names.fail("a.test");
+        names.delay(Duration::from_secs(10));
+        pass(25_150).await;
+        assert_eq!((heard.failures(), heard.last()), (2, vec!["a.test 10.0.0.1:80".to_owned()]));
+        names.set("a.test", &["10.0.0.2"], 60);
+        names.delay(Duration::ZERO);
+        pass(5_000).await;
+        assert_eq!(heard.last(), ["a.test 10.0.0.2:80"]);
     }
 
     #[tokio::test(flavor = "local", start_paused = true)]
