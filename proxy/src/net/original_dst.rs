@@ -23,8 +23,9 @@ pub fn original_dst(io: &Io) -> Option<SocketAddr> {
 }
 
 /// Whether a connection can be made to that address by its bytes alone: it is no group, not unspecified, and does not
-/// depend on an interface.
+/// depend on an interface. The kernel says the interface of a link-local destination only if the client's address is a
+/// link-local one too.
 pub fn is_of_a_host(address: SocketAddr) -> bool {
-    let scoped = matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0);
+    let scoped = matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0 || v6.ip().is_unicast_link_local());
     !scoped && super::proxy_protocol::is_of_a_host(address.ip().to_canonical())
 }

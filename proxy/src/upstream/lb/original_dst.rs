@@ -239,6 +239,7 @@ mod tests {
             "255.255.255.255:80",
             "[ff02::1]:80",
             "[fe80::1%2]:80",
+            "[fe80::1]:80",
         ] {
             let (mut balancer, seen) = bench(true, None);
             let mut restored = connection(true);
