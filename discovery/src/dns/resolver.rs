@@ -137,7 +137,7 @@ impl Channel {
             return Ok(answer);
         }
         let mut empty = DnsAnswer::default();
-        for candidate in self.candidates(parsed) {
+        for candidate in candidates(parsed, &self.search, self.ndots) {
             let answer = self.ask(candidate, family).await?;
             if !answer.addresses.is_empty() {
                 return Ok(answer);
@@ -145,20 +145,6 @@ impl Channel {
             empty.ttl = empty.ttl.or(answer.ttl);
         }
         Ok(empty)
-    }
-
-    fn candidates(&self, name: Name) -> Vec<Name> {
-        if name.is_fqdn() {
-            return vec![name];
-        }
-        let dots = usize::from(name.num_labels()).saturating_sub(1);
-        let mut as_it_is = name.clone();
-        as_it_is.set_fqdn(true);
-        let with = |domain: &Name| name.clone().append_domain(domain).ok();
-        let mut candidates: Vec<Name> = self.search.iter().filter_map(with).collect();
-        let at = if dots >= self.ndots { 0 } else { candidates.len() };
-        candidates.insert(at, as_it_is);
-        candidates
     }
 
     /// One name, to the end of its chain of aliases.
@@ -185,6 +171,22 @@ impl Channel {
             }
         }
     }
+}
+
+/// What is asked for a name, in order (resolv.conf(5)): with the search domains first, unless it has as many dots as
+/// `ndots` says; a name that ends in a dot only as it is.
+fn candidates(name: Name, search: &[Name], ndots: usize) -> Vec<Name> {
+    if name.is_fqdn() {
+        return vec![name];
+    }
+    let dots = usize::from(name.num_labels()).saturating_sub(1);
+    let mut as_it_is = name.clone();
+    as_it_is.set_fqdn(true);
+    let mut candidates: Vec<Name> =
+        search.iter().filter_map(|domain| name.clone().append_domain(domain).ok()).collect();
+    let at = if dots >= ndots { 0 } else { candidates.len() };
+    candidates.insert(at, as_it_is);
+    candidates
 }
 
 /// From a name over its aliases.

@@ -135,3 +135,18 @@ async fn the_loopback_name_is_not_asked_for() {
     assert_eq!(answer.addresses, [IpAddr::from([127, 0, 0, 1])]);
     assert!(server.asked().is_empty());
 }
+
+// resolv.conf(5): search, ndots.
+#[test]
+fn search_domains_come_before_or_behind_the_name_itself_by_its_dots() {
+    let search = ["ns.svc.cluster.local", "cluster.local"].map(|domain| Name::from_utf8(domain).unwrap());
+    let asked = |name: &str, ndots| {
+        let all = candidates(Name::from_utf8(name).unwrap(), &search, ndots);
+        all.iter().map(|name| name.to_utf8().trim_end_matches('.').to_owned()).collect::<Vec<_>>()
+    };
+    let with = |name: &str| [format!("{name}.ns.svc.cluster.local"), format!("{name}.cluster.local")];
+    assert_eq!(asked("web", 1), [&with("web")[..], &["web".to_owned()]].concat());
+    assert_eq!(asked("web.other", 5), [&with("web.other")[..], &["web.other".to_owned()]].concat());
+    assert_eq!(asked("web.other", 1), [&["web.other".to_owned()], &with("web.other")[..]].concat());
+    assert_eq!(asked("web.", 5), ["web"]);
+}
