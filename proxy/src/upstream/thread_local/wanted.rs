@@ -13,16 +13,14 @@ use crate::net::proxy_protocol::ProxyProtocolData;
 use crate::tls::ServerWanted;
 use crate::upstream::transport::TransportSockets;
 
-/// As many as there are pools, and some that had one.
+/// As many as there are pools, and some that had one: these are looked for whenever the list would grow, so that ten
+/// thousand clients with a pool each are not walked for every new one.
 #[derive(Default)]
 pub(super) struct Known {
     by_name: RefCell<HashMap<Box<str>, Rc<ServerWanted>>>,
     /// Those of one client alone.
     of_clients: RefCell<HashSet<Rc<ServerWanted>>>,
 }
-
-/// More than this, and those without a pool are forgotten.
-const MANY: usize = 256;
 
 impl ThreadLocalCluster {
     /// What a request to `authority` wants, if the cluster makes it depend on that or on whose request it is; `header` is
@@ -86,7 +84,7 @@ impl Known {
         if let Some(wanted) = known.get(name) {
             return wanted.clone();
         }
-        if known.len() >= MANY {
+        if known.len() == known.capacity() {
             known.retain(|_, wanted| Rc::strong_count(wanted) > 1);
         }
         let wanted = Rc::new(make());
@@ -99,7 +97,7 @@ impl Known {
         if let Some(same) = known.get(&wanted) {
             return same.clone();
         }
-        if known.len() >= MANY {
+        if known.len() == known.capacity() {
             known.retain(|wanted| Rc::strong_count(wanted) > 1);
         }
         let wanted = Rc::new(wanted);
@@ -117,5 +115,27 @@ fn host_of(authority: &str) -> &str {
         // More than one colon is an address without a port.
         Some((host, port)) if !port.contains(':') => host,
         _ => authority,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_that_nobody_holds_are_forgotten_and_those_of_pools_stay() {
+        let known = Known::default();
+        let of = |n: u32| ServerWanted { server_name: Some(format!("{n}.test").into()), ..ServerWanted::default() };
+        let held: Vec<_> = (0..100).map(|n| known.of_client(of(n))).collect();
+        let named: Vec<_> = (0..100).map(|n| known.by_name(&format!("{n}.test"), || of(n))).collect();
+        for n in 100..10_000 {
+            known.of_client(of(n));
+            known.by_name(&format!("{n}.test"), || of(n));
+        }
+        assert!(known.of_clients.borrow().len() < 512 && known.by_name.borrow().len() < 512);
+        for n in 0..100 {
+            assert!(Rc::ptr_eq(&held[n as usize], &known.of_client(of(n))));
+            assert!(Rc::ptr_eq(&named[n as usize], &known.by_name(&format!("{n}.test"), || of(n))));
+        }
     }
 }
