@@ -43,7 +43,7 @@ pub use certs::pages as certificate_pages;
 pub use chunks::Chunks;
 pub use clusters::{ClusterSource, ClusterViews, pages as cluster_pages};
 pub use config::AdminConfig;
-pub use config_dump::{Configs, Dynamic, DynamicResource, Shown, ShownListener, pages as config_pages};
+pub use config_dump::{Configs, Dynamic, DynamicResource, DynamicScopes, Shown, ShownListener, pages as config_pages};
 pub use connection::{Limits, Settings, serve};
 pub use counts::AdminStats;
 pub use discovery::{ProvenanceSource, pages as discovery_pages};

@@ -101,8 +101,8 @@ pub trait TerminalFilterConfig: Send + Sync {
 
     /// What somebody must bring before it can serve: for a connection manager its routes, which only the layers above
     /// know by name.
-    fn awaits(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        None
+    fn awaits(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        Vec::new()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Subscriptions to configuration (LDS, CDS, RDS): what they count, what is checked of each resource, and where in a
 //! file its mistakes stand.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use nuncio_core::stats::lists::subscription as stat;
 use nuncio_core::stats::{Scope, ScopeId, Stats, Store};
 use nuncio_core::time::WallClock;
 use nuncio_discovery::xds::config_source::From;
-use nuncio_discovery::xds::{ConfigSource, Decoded, Resource};
+use nuncio_discovery::xds::{ConfigSource, Decoded, News, Resource, Update};
 
 /// What is made of fields in resources that are not known, or not implemented.
 #[derive(Clone)]
@@ -62,6 +63,36 @@ impl SubscriptionStats {
         self.scope
     }
 
+    /// Counts and tells what there is to tell of `what`; what is left is an update.
+    pub fn hear<R>(&self, news: News<R>, what: impl Display) -> Option<Update<R>> {
+        if let News::InitFetchTimeout = news {
+            self.updates.inc(stat::INIT_FETCH_TIMEOUT);
+            tracing::warn!(target: "config", "no answer about {what} in time; the start goes on");
+            return None;
+        }
+        self.attempt();
+        match news {
+            News::Update(update) => return Some(update),
+            News::Failed(reason) => {
+                self.updates.inc(stat::UPDATE_FAILURE);
+                tracing::warn!(target: "config", "{what} are kept as they were: {reason}");
+            }
+            News::Rejected(reason) => {
+                self.rejected();
+                tracing::warn!(target: "config", "{what} are kept as they were, the answer is refused: {reason}");
+            }
+            News::Unchanged | News::InitFetchTimeout => {}
+        }
+        None
+    }
+
+    /// An update of `what` was not taken.
+    pub fn refuse(&self, refusals: Refusals, source: &ConfigSource, what: impl Display) {
+        self.rejected();
+        let reason = refusals.told(source);
+        tracing::warn!(target: "config", "{what} are kept as they were, the answer is refused: {reason}");
+    }
+
     pub fn attempt(&self) {
         self.updates.inc(stat::UPDATE_ATTEMPT);
     }
@@ -73,16 +104,8 @@ impl SubscriptionStats {
         store.set_text(self.scope, stat::VERSION_TEXT, Some(version.into()));
     }
 
-    pub fn failure(&self) {
-        self.updates.inc(stat::UPDATE_FAILURE);
-    }
-
     pub fn rejected(&self) {
         self.updates.inc(stat::UPDATE_REJECTED);
-    }
-
-    pub fn timed_out(&self) {
-        self.updates.inc(stat::INIT_FETCH_TIMEOUT);
     }
 
     pub fn milliseconds(&self) -> u64 {

@@ -5,7 +5,10 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use nuncio::http::router::{BuildContext, MatchContext, RouteConfig, RouteConfigBuilder};
+use nuncio::http::router::{
+    BuildContext, MatchContext, RouteConfig, RouteConfigBuilder, RouteSource, Routes, ScopeKeyBuilder, ScopeTable,
+    ScopedRoutes, Scopes,
+};
 use nuncio_api::pb::envoy::config::route::v3 as pb;
 use nuncio_api::pb::google::protobuf::UInt32Value;
 use nuncio_core::http::RequestHead;
@@ -106,4 +109,33 @@ fn finding_a_route_and_its_cluster_allocates_nothing() {
     });
     assert_eq!(ALLOCATIONS.get(), before);
     assert_eq!(found, ["cluster-4242".len(), "b".len()]);
+}
+
+#[test]
+fn finding_the_scope_of_a_request_allocates_nothing() {
+    use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::scoped_routes as scopes;
+    use part::header_value_extractor::{ExtractType, KvElement};
+    use scopes::scope_key_builder::{FragmentBuilder, fragment_builder as part};
+    let fragment = |name: &str, take| FragmentBuilder {
+        r#type: Some(part::Type::HeaderValueExtractor(part::HeaderValueExtractor {
+            name: name.into(),
+            element_separator: ";".into(),
+            extract_type: Some(take),
+        })),
+    };
+    let id = KvElement { key: "id".into(), separator: "=".into() };
+    let fragments = vec![fragment("x-tenant", ExtractType::Element(id)), fragment("x-stage", ExtractType::Index(1))];
+    let builder = ScopeKeyBuilder::from_proto(&scopes::ScopeKeyBuilder { fragments }).unwrap();
+    let mut scopes = ScopeTable::default();
+    scopes.insert(&[b"blue", b"prod"], RouteSource::Inline(table().into()));
+    let routes = Routes::Scoped(Box::new(ScopedRoutes { builder, scopes: Scopes::Inline(scopes) }));
+    let mut request = head("host-42.example.com", "/service-4242/x");
+    request.headers.append("x-tenant", "v=1;id=blue");
+    request.headers.append("x-stage", "x;prod");
+    let context = MatchContext { random: 1, runtime: &NoRuntime, connection: None, info: None };
+    let before = ALLOCATIONS.get();
+    routes.clean_external(&mut request);
+    let route = routes.find(&request, &context);
+    assert_eq!(ALLOCATIONS.get(), before);
+    assert_eq!(route.unwrap().cluster(&request), Some("cluster-4242"));
 }

@@ -716,6 +716,9 @@ pub mod subscription {
     /// Named `<stat_prefix>.rds.<route_config_name>`.
     pub static RDS_SCOPE: Scope = Scope { root: "http.", lists: &[Updates::descriptors, Routes::descriptors] };
 
+    /// Named `<stat_prefix>.scoped_rds.<name>`.
+    pub static SRDS_SCOPE: Scope = Scope { root: "http.", lists: &[Updates::descriptors, Scopes::descriptors] };
+
     /// Text readout: what the last good answer calls its version.
     pub const VERSION_TEXT: &str = "version_text";
 
@@ -737,6 +740,19 @@ pub mod subscription {
             counter UPDATE_EMPTY;
             /// When routes changed last, in milliseconds since 1970.
             gauge CONFIG_RELOAD_TIME_MS;
+        }
+    }
+    crate::stats! {
+        pub Scopes {
+            /// Those whose routes have a name, and so come by themselves.
+            gauge ACTIVE_SCOPES;
+            gauge ALL_SCOPES;
+            counter SCOPES_RELOAD = "config_reload";
+            /// When scopes changed last, in milliseconds since 1970.
+            gauge SCOPES_RELOAD_TIME_MS = "config_reload_time_ms";
+            /// None: scopes on demand are refused.
+            gauge ON_DEMAND_SCOPES;
+            counter SCOPES_EMPTY = "update_empty";
         }
     }
 }

@@ -3,7 +3,7 @@
 use nuncio_api::pb::envoy::config::cluster::v3::Cluster;
 use nuncio_api::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use nuncio_api::pb::envoy::config::listener::v3::Listener;
-use nuncio_api::pb::envoy::config::route::v3::RouteConfiguration;
+use nuncio_api::pb::envoy::config::route::v3::{RouteConfiguration, ScopedRouteConfiguration};
 use nuncio_api::pb::envoy::extensions::transport_sockets::tls::v3::Secret;
 use nuncio_api::prost::{Message, Name, bytes::Bytes};
 use nuncio_core::error::ConfigError;
@@ -42,6 +42,7 @@ resources! {
     ClusterLoadAssignment: cluster_name, "envoy.config.endpoint.v3.ClusterLoadAssignment", "/v3/discovery:endpoints", [2, 2];
     Listener: name, "envoy.config.listener.v3.Listener", "/v3/discovery:listeners", [];
     RouteConfiguration: name, "envoy.config.route.v3.RouteConfiguration", "/v3/discovery:routes", [];
+    ScopedRouteConfiguration: name, "envoy.config.route.v3.ScopedRouteConfiguration", "/v3/discovery:scoped-routes", [];
     Secret: name, "envoy.extensions.transport_sockets.tls.v3.Secret", "/v3/discovery:secrets", [];
 }
 

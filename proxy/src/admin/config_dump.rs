@@ -64,6 +64,7 @@ pub struct Dynamic {
     pub warming_clusters: Vec<DynamicResource>,
     pub listeners: Vec<DynamicResource>,
     pub routes: Vec<DynamicResource>,
+    pub scopes: Vec<DynamicScopes>,
     pub secrets: Vec<SecretView>,
 }
 
@@ -71,6 +72,16 @@ pub struct Dynamic {
 pub struct DynamicResource {
     pub version: Arc<str>,
     pub bytes: Bytes,
+    /// Since 1970.
+    pub updated: Duration,
+}
+
+/// The scopes of routes of one connection manager.
+#[derive(Debug, Clone)]
+pub struct DynamicScopes {
+    pub name: String,
+    pub version: String,
+    pub scopes: Vec<Bytes>,
     /// Since 1970.
     pub updated: Duration,
 }

@@ -29,7 +29,7 @@ use tokio::task::AbortHandle;
 
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
-use crate::http::router::{Route, Routes, Scratch, VhostStatsMap};
+use crate::http::router::{Route, Scratch, VhostStatsMap};
 use crate::network::{Connection, TerminalFilter, TerminalFilterConfig};
 use crate::upstream::Worker;
 
@@ -253,14 +253,10 @@ fn on_worker(list: &[ConfiguredFilter], worker: &Rc<Worker>) -> Vec<MakeFilter> 
 pub struct Handle(Arc<Config>);
 
 impl TerminalFilterConfig for Handle {
-    /// Its [`DiscoveredRoutes`].
-    ///
-    /// [`DiscoveredRoutes`]: crate::http::router::DiscoveredRoutes
-    fn awaits(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        match &self.0.routes {
-            Routes::Inline(_) => None,
-            Routes::Discovered(routes) => Some(routes.clone()),
-        }
+    /// Each a [`Discovered`].
+    fn awaits(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        let routes = self.0.routes.discovered();
+        routes.into_iter().map(|discovered| Arc::new(discovered) as Arc<dyn Any + Send + Sync>).collect()
     }
 
     fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn TerminalFilter> {

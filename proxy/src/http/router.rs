@@ -11,7 +11,8 @@
 //! - `timeouts`, `attempt_timers`, `retry_state`, `replay`: how long, how often, and with which bytes
 //! - `strict_headers`: what a request says of all that, refused if it means nothing
 //! - `shadow`: copies for other clusters; `internal_redirect`: redirects that are followed here
-//! - `rds`: routes that come while the server runs
+//! - `routes`: where a manager's routes come from, `scopes`: which of many tables a request is looked up in
+//! - `rds`, `srds`: routes, and their scopes, that come while the server runs
 //! - `tally`: where a request is counted
 //! - `rewrite`, `redirect`, `direct_response`, `weighted`, `filter_config`: the rest of a route
 
@@ -26,7 +27,7 @@ mod mutations;
 mod names;
 mod path_index;
 mod policy;
-mod rds;
+pub mod rds;
 mod redirect;
 mod replay;
 mod retry;
@@ -34,7 +35,10 @@ mod retry_state;
 mod rewrite;
 mod route;
 mod route_match;
+mod routes;
+mod scopes;
 mod shadow;
+pub mod srds;
 mod strict_headers;
 mod table;
 mod tally;
@@ -53,7 +57,7 @@ pub use policy::{
     ForwardPolicy, InternalRedirectPolicy, MaxStreamDuration, Mirror, MirrorTarget, RedirectPredicate,
     Upgrade as RouteUpgrade,
 };
-pub use rds::{DiscoveredRoutes, RouteContext, RouteManager, RouteSubscription, Routes, ShownRoutes};
+pub use rds::DiscoveredRoutes;
 pub use retry::{
     BackOff, HedgePolicy, HostPredicate, PreviousPriorities, RateLimitedBackOff, ResetFormat, RetryOn, RetryPolicy,
 };
@@ -61,6 +65,11 @@ pub use rewrite::set_authority;
 pub use route::{Action, ClusterName, Route};
 pub use route_match::MatchContext;
 pub(in crate::http) use route_match::RouteMatch;
+pub use routes::{Routes, compile};
+pub use scopes::{
+    RouteSource, ScopeKeyBuilder, ScopeTable, ScopedRoutes, Scopes, key as scope_key, unreachable as unreachable_scope,
+};
+pub use srds::DiscoveredScopes;
 pub use strict_headers::StrictHeaders;
 pub use table::{BuildContext, RouteConfig, RouteConfigBuilder};
 pub use tally::{VhostStats, VhostStatsMap};
@@ -116,6 +125,16 @@ pub static SUPPORTED: &[&Entry] = &[
     &route_match::CONNECT,
     &route_match::TLS,
     &rewrite::TEMPLATE,
+    &scopes::ROUTES,
+    &scopes::LIST,
+    &scopes::SCOPED_RDS,
+    &scopes::BUILDER,
+    &scopes::FRAGMENT_BUILDER,
+    &scopes::EXTRACTOR,
+    &scopes::ELEMENT,
+    &scopes::SCOPE,
+    &scopes::KEY,
+    &scopes::FRAGMENT,
     &virtual_host::CONFIG,
     &virtual_host::HOST,
     &weighted::WEIGHTED,

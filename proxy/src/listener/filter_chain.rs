@@ -17,7 +17,7 @@ use nuncio_core::network::{
 use nuncio_core::time::duration;
 
 use super::chain_match::ChainMatcher;
-use crate::http::router::DiscoveredRoutes;
+use crate::http::discovered::Discovered;
 use crate::network::{ListenerInfo, NetworkExtensions, TerminalFilter, TerminalFilterConfig};
 use crate::upstream::Worker;
 
@@ -102,10 +102,10 @@ impl FilterChains<FilterChainConfig> {
         }
     }
 
-    /// Routes that somebody must bring.
-    pub fn discovered_routes(&self) -> impl Iterator<Item = Arc<DiscoveredRoutes>> {
-        let all = self.chains.iter().chain(&self.default);
-        all.filter_map(|chain| chain.terminal.as_ref()?.awaits()?.downcast().ok())
+    /// What somebody must bring.
+    pub fn discovered(&self) -> impl Iterator<Item = Arc<Discovered>> {
+        let all = self.chains.iter().chain(&self.default).filter_map(|chain| chain.terminal.as_ref());
+        all.flat_map(|terminal| terminal.awaits()).filter_map(|awaited| awaited.downcast().ok())
     }
 
     pub fn instantiate(&self, worker: &Rc<Worker>) -> FilterChains<Rc<FilterChain>> {

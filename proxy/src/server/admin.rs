@@ -35,10 +35,10 @@ use super::runtime::LayeredRuntime;
 use super::worker::NoClusters;
 use super::{Options, bootstrap};
 use crate::admin::{
-    self, Admin, AdminConfig, AdminStats, ClusterSource, ClusterViews, Configs, Dynamic, DynamicResource, EventLoops,
-    Limits, ListenerDrain, ListenerView, Settings, Shown,
+    self, Admin, AdminConfig, AdminStats, ClusterSource, ClusterViews, Configs, Dynamic, DynamicResource,
+    DynamicScopes, EventLoops, Limits, ListenerDrain, ListenerView, Settings, Shown,
 };
-use crate::http::router::RouteManager;
+use crate::http::discovered::DiscoveryManager;
 use crate::lifecycle::Lifecycle;
 use crate::logging::Loggers;
 use crate::net::{Acceptor, BoundAddress};
@@ -74,7 +74,7 @@ pub struct Facts<'a> {
     pub runtime: &'a Rc<LayeredRuntime>,
     /// What came while it runs.
     pub shown: &'a Rc<RefCell<Shown>>,
-    pub routes: &'a RouteManager,
+    pub discovery: &'a DiscoveryManager,
     pub loops: &'a EventLoops,
 }
 
@@ -225,7 +225,7 @@ fn pages(
 
 /// What `/config_dump` shows of what came while the server runs.
 fn dynamic(facts: &Facts<'_>) -> Rc<dyn Fn() -> Dynamic> {
-    let (clusters, shown, routes) = (facts.clusters.clone(), facts.shown.clone(), facts.routes.clone());
+    let (clusters, shown, discovery) = (facts.clusters.clone(), facts.shown.clone(), facts.discovery.clone());
     let secrets = facts.secrets.clone();
     Rc::new(move || {
         let shown = shown.borrow();
@@ -248,12 +248,20 @@ fn dynamic(facts: &Facts<'_>) -> Rc<dyn Fn() -> Dynamic> {
                 DynamicResource { version: listener.version.clone(), bytes: listener.bytes.clone(), updated }
             })
             .collect();
-        dynamic.routes = routes
-            .shown()
+        dynamic.routes = discovery
+            .shown_routes()
             .into_iter()
             .map(|routes| {
                 let updated = since_epoch(routes.updated);
                 DynamicResource { version: routes.version.into(), bytes: routes.bytes, updated }
+            })
+            .collect();
+        dynamic.scopes = discovery
+            .shown_scopes()
+            .into_iter()
+            .map(|shown| {
+                let updated = since_epoch(shown.updated);
+                DynamicScopes { name: shown.name, version: shown.version, scopes: shown.scopes, updated }
             })
             .collect();
         dynamic

@@ -41,7 +41,7 @@ use super::signals::{Ended, Request, Requests};
 use super::worker::{Seed, WorkerThread, runtime};
 use crate::access_log::file::LogWriter;
 use crate::admin::{Configs, EventLoops, ListenerDrain, ListenerView, Shown, ShownListener};
-use crate::http::router::{RouteContext, RouteManager, RouteSubscription};
+use crate::http::discovered::{DiscoveryContext, DiscoveryManager, DiscoverySubscription};
 use crate::lifecycle::{Lifecycle, ServerState};
 use crate::listener::manager::Entry;
 use crate::listener::{Change, ListenerCommand, ListenerId, ListenerManager, Origin, Prepared};
@@ -96,9 +96,9 @@ struct Main {
     sources: Sources,
     context: SourceContext,
     strictness: Strictness,
-    routes: RouteManager,
+    discovery: DiscoveryManager,
     /// Of the listeners of the bootstrap, which the start waits for.
-    static_routes: Vec<Rc<RouteSubscription>>,
+    awaited: Vec<Rc<DiscoverySubscription>>,
     warming: Vec<Warming>,
     /// Workers take connections.
     live: bool,
@@ -158,7 +158,7 @@ async fn serve(
     let mut started = Some(started);
     let mut stage = Stage::Clusters;
     let (mut cds, mut lds) = (None, None);
-    let routes = main.routes.clone();
+    let discovery = main.discovery.clone();
     let mut looks = tokio::time::interval(drain::LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut pressure = tokio::time::interval(main.overload.interval().unwrap_or(Duration::from_secs(3600)));
@@ -208,7 +208,7 @@ async fn serve(
             }
             news = Feed::next(&mut cds) => main.cluster_news(&mut cds, news),
             news = Feed::next(&mut lds) => main.listener_news(&mut lds, news)?,
-            () = routes.warmed() => main.look_for_warm(),
+            () = discovery.warmed() => main.look_for_warm(),
             _ = flush.tick() => {
                 if flushes {
                     main.flusher.flush();
@@ -300,7 +300,7 @@ impl Main {
             let clusters = clusters.clone();
             Box::new(move |name: &str| clusters.contains(name))
         };
-        let routes = RouteManager::new(RouteContext {
+        let discovery = DiscoveryManager::new(DiscoveryContext {
             sources: context.clone(),
             store: store.clone(),
             node: node.clone(),
@@ -336,7 +336,7 @@ impl Main {
             loggers: &loggers,
             runtime: &layered_runtime,
             shown: &shown,
-            routes: &routes,
+            discovery: &discovery,
             loops: &loops,
         };
         layered_runtime.watch(bootstrap.layered_runtime.as_ref());
@@ -387,8 +387,8 @@ impl Main {
             sources,
             context,
             strictness,
-            routes,
-            static_routes: Vec::new(),
+            discovery,
+            awaited: Vec::new(),
             warming: Vec::new(),
             live: false,
             shown,
@@ -404,21 +404,21 @@ impl Main {
             parent_shutdown_time: options.parent_shutdown_time,
             options,
         };
-        main.ask_for_static_routes();
+        main.ask_for_awaited();
         Ok((main, events))
     }
 
-    /// The listeners of the bootstrap hold the routes that somebody must bring them.
-    fn ask_for_static_routes(&mut self) {
+    /// The listeners of the bootstrap hold what somebody must bring them.
+    fn ask_for_awaited(&mut self) {
         let all = RefCell::new(Vec::new());
-        let routes = &self.routes;
+        let discovery = &self.discovery;
         self.listeners.guard(|config| {
-            let own = config.chains.discovered_routes().map(|r| Rc::new(routes.subscribe(&r)));
-            let own: Vec<Rc<RouteSubscription>> = own.collect();
+            let own = config.chains.discovered().map(|awaited| Rc::new(discovery.subscribe(&awaited)));
+            let own: Vec<Rc<DiscoverySubscription>> = own.collect();
             all.borrow_mut().extend(own.iter().cloned());
-            own.into_iter().map(|routes| Box::new(routes) as Box<dyn Any>).collect()
+            own.into_iter().map(|awaited| Box::new(awaited) as Box<dyn Any>).collect()
         });
-        self.static_routes = all.into_inner();
+        self.awaited = all.into_inner();
     }
 
     /// Reads a listener of a running server.
@@ -456,7 +456,7 @@ impl Main {
         self.lifecycle.set_initialization(ServerState::Initializing);
         tracing::info!(target: "main", "all dependencies initialized. starting workers");
         self.live = true;
-        self.static_routes.clear();
+        self.awaited.clear();
         self.listeners.disinherit();
         let changes = self.listeners.start();
         self.apply(changes)?;

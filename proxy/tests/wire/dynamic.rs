@@ -17,7 +17,7 @@ use crate::running::RunningProxy;
 const RDS: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
 const CDS: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 
-fn put(folder: &Path, name: &str, text: &str) {
+pub fn put(folder: &Path, name: &str, text: &str) {
     let new = folder.join(format!(".{name}"));
     fs::write(&new, text).unwrap();
     fs::rename(new, folder.join(name)).unwrap();
@@ -63,9 +63,15 @@ static_resources:
 }
 
 /// The whole answer to one request.
-fn get(address: SocketAddr, path: &str) -> String {
+pub fn get(address: SocketAddr, path: &str) -> String {
+    get_with(address, path, "")
+}
+
+/// `headers`: lines, each with its end.
+pub fn get_with(address: SocketAddr, path: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes()).unwrap();
+    let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\n{headers}connection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
@@ -80,6 +86,22 @@ fn until(proxy: &RunningProxy, path: &str, wanted: &str) {
             return;
         }
         assert!(Instant::now() < end, "{answer}");
+        thread::yield_now();
+    }
+}
+
+/// What the admin interface says of one statistic; "" if there is none.
+pub fn stat(proxy: &RunningProxy, name: &str) -> String {
+    let text = get(proxy.admin(), &format!("/stats?filter=^{name}$"));
+    let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+    line.rsplit(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Until a statistic has that value; five seconds at most.
+pub fn until_stat(proxy: &RunningProxy, name: &str, wanted: &str) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while stat(proxy, name) != wanted {
+        assert!(Instant::now() < end, "{name} is {} and not {wanted}", stat(proxy, name));
         thread::yield_now();
     }
 }
@@ -115,15 +137,8 @@ fn routes_come_from_a_file_and_a_wrong_one_leaves_the_last_good_ones() {
     put(folder.path(), "rds.yaml", &routes(2, "direct_response: {status: 200, body: {inline_string: two}}"));
     until(&proxy, "/", "two");
     put(folder.path(), "rds.yaml", &routes(3, "direct_response: {status: 200}").replace("['*']", "['*', '*']"));
-    let stat = |name: &str| {
-        let text = get(proxy.admin(), &format!("/stats?filter=^{name}$"));
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.rsplit(' ').next().unwrap_or_default().to_owned()
-    };
-    let end = Instant::now() + Duration::from_secs(5);
-    while stat("http.in.rds.r.update_rejected") != "1" {
-        assert!(Instant::now() < end, "never refused");
-    }
+    let stat = |name: &str| stat(&proxy, name);
+    until_stat(&proxy, "http.in.rds.r.update_rejected", "1");
     assert!(get(proxy.socket("in"), "/").ends_with("two"));
     let dump = get(proxy.admin(), "/config_dump?resource=dynamic_route_configs");
     assert!(dump.contains("\"version_info\": \"2\""), "{dump}");

@@ -17,6 +17,7 @@ mod mistakes;
 mod process;
 mod running;
 mod safety;
+mod scopes;
 mod sds;
 mod tcp_proxy;
 mod tls;

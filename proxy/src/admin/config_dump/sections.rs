@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use nuncio_api::dump::JsonWriter;
 use nuncio_api::wire::{Wire, fields};
 
-use super::{Chunks, Configs, Dump, DynamicResource, endpoints, pass_on};
+use super::{Chunks, Configs, Dump, DynamicResource, DynamicScopes, endpoints, pass_on};
 use crate::calendar::Date;
 use crate::tls::secret::SecretView;
 use crate::upstream::ClusterSnapshot;
@@ -88,11 +89,15 @@ pub(super) enum Element<'c> {
     Dynamic(&'static str, &'static str, &'c DynamicResource),
     DynamicListener(&'c DynamicResource),
     DynamicSecret(&'c SecretView),
+    /// A connection manager's `scoped_routes`.
+    Scopes(&'c [u8]),
+    DynamicScopes(&'c DynamicScopes),
 }
 
 const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
 const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+const SCOPE: &str = "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration";
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 const BOOTSTRAP: &str = "envoy.config.bootstrap.v3.Bootstrap";
 const MANAGER: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
@@ -130,10 +135,13 @@ impl Element<'_> {
         match self {
             Element::Endpoints(cluster) => Cow::Borrowed(endpoints::name(cluster)),
             Element::DynamicSecret(view) => Cow::Borrowed(&view.name),
+            Element::DynamicScopes(scopes) => Cow::Borrowed(&scopes.name),
             // The first field of all these messages.
-            Element::Cluster(bytes) | Element::Listener(bytes) | Element::Route(bytes) | Element::Secret(bytes) => {
-                first_text(bytes)
-            }
+            Element::Cluster(bytes)
+            | Element::Listener(bytes)
+            | Element::Route(bytes)
+            | Element::Scopes(bytes)
+            | Element::Secret(bytes) => first_text(bytes),
             Element::Dynamic(_, _, resource) | Element::DynamicListener(resource) => first_text(&resource.bytes),
         }
     }
@@ -144,6 +152,17 @@ impl Element<'_> {
             Element::Cluster(bytes) => write_dated("cluster", CLUSTER, bytes, dump, json),
             Element::Listener(bytes) => write_dated("listener", LISTENER, bytes, dump, json),
             Element::Route(bytes) => write_dated("route_config", ROUTE, bytes, dump, json),
+            Element::Scopes(bytes) => {
+                json.key("name");
+                json.string(&self.name());
+                write_scopes(inline_scopes(bytes), dump.configs.loaded, json);
+            }
+            Element::DynamicScopes(scopes) => {
+                json.key("name");
+                json.string(&scopes.name);
+                write_version(&scopes.version, json);
+                write_scopes(scopes.scopes.iter().map(AsRef::as_ref), scopes.updated, json);
+            }
             Element::Endpoints(cluster) => {
                 json.key("endpoint_config");
                 json.value(&endpoints::assignment(cluster));
@@ -160,13 +179,9 @@ impl Element<'_> {
             Element::DynamicSecret(view) => {
                 json.key("name");
                 json.string(&view.name);
-                if !view.version.is_empty() {
-                    json.key("version_info");
-                    json.string(&view.version);
-                }
+                write_version(&view.version, json);
                 if let Some(since) = view.updated.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok()) {
-                    json.key("last_updated");
-                    json.string(&Date::new(since).rfc3339());
+                    write_time(since, json);
                 }
                 if let Some(secret) = &view.secret {
                     json.key("secret");
@@ -189,21 +204,36 @@ fn first_text(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 fn write_versioned(key: &str, url: &str, resource: &DynamicResource, json: &mut JsonWriter) {
-    if !resource.version.is_empty() {
-        json.key("version_info");
-        json.string(&resource.version);
-    }
+    write_version(&resource.version, json);
     json.key(key);
     json.any(url, &resource.bytes);
+    write_time(resource.updated, json);
+}
+
+fn write_version(version: &str, json: &mut JsonWriter) {
+    if !version.is_empty() {
+        json.key("version_info");
+        json.string(version);
+    }
+}
+
+fn write_time(updated: Duration, json: &mut JsonWriter) {
     json.key("last_updated");
-    json.string(&Date::new(resource.updated).rfc3339());
+    json.string(&Date::new(updated).rfc3339());
+}
+
+fn write_scopes<'s>(scopes: impl Iterator<Item = &'s [u8]>, updated: Duration, json: &mut JsonWriter) {
+    json.key("scoped_route_configs");
+    json.begin_list();
+    scopes.for_each(|scope| json.any(SCOPE, scope));
+    json.end_list();
+    write_time(updated, json);
 }
 
 fn write_dated(key: &str, url: &str, bytes: &[u8], dump: &Dump, json: &mut JsonWriter) {
     json.key(key);
     json.any(url, bytes);
-    json.key("last_updated");
-    json.string(&Date::new(dump.configs.loaded).rfc3339());
+    write_time(dump.configs.loaded, json);
 }
 
 // === impl Dump ===
@@ -222,8 +252,15 @@ impl Dump {
             "dynamic_endpoint_configs" => endpoints(true),
             "static_listeners" => configs.listeners.iter().map(|bytes| Element::Listener(bytes)).collect(),
             "static_route_configs" => {
-                configs.listeners.iter().flat_map(|bytes| inline_routes(bytes)).map(Element::Route).collect()
+                let managers = configs.listeners.iter().flat_map(|bytes| managers(bytes));
+                managers.flat_map(|manager| payloads(manager, ROUTE_CONFIG)).map(Element::Route).collect()
             }
+            "inline_scoped_route_configs" => {
+                let managers = configs.listeners.iter().flat_map(|bytes| managers(bytes));
+                let scoped = managers.flat_map(|manager| payloads(manager, SCOPED_ROUTES));
+                scoped.filter(|scoped| inline_scopes(scoped).next().is_some()).map(Element::Scopes).collect()
+            }
+            "dynamic_scoped_route_configs" => self.dynamic.scopes.iter().map(Element::DynamicScopes).collect(),
             "dynamic_active_clusters" => versioned("cluster", CLUSTER, &self.dynamic.clusters),
             "dynamic_warming_clusters" => versioned("cluster", CLUSTER, &self.dynamic.warming_clusters),
             "dynamic_route_configs" => versioned("route_config", ROUTE, &self.dynamic.routes),
@@ -283,8 +320,7 @@ impl Configs {
         }
         json.fields(BOOTSTRAP, &after);
         json.end_object();
-        json.key("last_updated");
-        json.string(&Date::new(self.loaded).rfc3339());
+        write_time(self.loaded, json);
         Ok(())
     }
 }
@@ -297,11 +333,20 @@ fn payloads(bytes: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The route configurations that stand in a listener: `filter_chains` and `default_filter_chain`, their `filters`, the
-/// `typed_config` of a connection manager, its `route_config`.
-fn inline_routes(listener: &[u8]) -> Vec<&[u8]> {
+/// Fields of a connection manager.
+const ROUTE_CONFIG: u32 = 4;
+const SCOPED_ROUTES: u32 = 31;
+
+/// The connection managers of a listener: `filter_chains` and `default_filter_chain`, their `filters`, the
+/// `typed_config` of those.
+fn managers(listener: &[u8]) -> Vec<&[u8]> {
     let chains = payloads(listener, 3).chain(payloads(listener, 25));
     let configs = chains.flat_map(|chain| payloads(chain, 3)).flat_map(|filter| payloads(filter, 4));
     let is_manager = |any: &&[u8]| payloads(any, 1).any(|url| url.ends_with(MANAGER.as_bytes()));
-    configs.filter(is_manager).flat_map(|any| payloads(any, 2)).flat_map(|manager| payloads(manager, 4)).collect()
+    configs.filter(is_manager).flat_map(|any| payloads(any, 2)).collect()
+}
+
+/// The `scoped_route_configurations` of the `scoped_route_configurations_list` of `scoped_routes`.
+fn inline_scopes(scoped: &[u8]) -> impl Iterator<Item = &[u8]> {
+    payloads(scoped, 4).flat_map(|list| payloads(list, 1))
 }

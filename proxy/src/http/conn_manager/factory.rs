@@ -1,5 +1,7 @@
 //! From the protobuf message to the checked [`Config`]. As long as the message: each part of it is one small function.
 
+mod routes;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,8 +9,8 @@ use nuncio_api::any::unpack;
 use nuncio_api::pb::envoy::config::core::v3::HttpProtocolOptions;
 use nuncio_api::pb::envoy::extensions::filters::http::router::v3::Router as RouterProto;
 use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    ForwardProtoConfig, HttpConnectionManager as Proto, HttpFilter as FilterProto, Rds as RdsProto,
-    http_connection_manager as proto, http_filter::ConfigType,
+    ForwardProtoConfig, HttpConnectionManager as Proto, HttpFilter as FilterProto, http_connection_manager as proto,
+    http_filter::ConfigType,
 };
 use nuncio_api::pb::envoy::r#type::v3::Percent;
 use nuncio_api::pb::google::protobuf::Duration as DurationProto;
@@ -18,7 +20,6 @@ use nuncio_core::extension::FactoryContext;
 use nuncio_core::matcher::StringMatcher;
 use nuncio_core::net::CidrRange;
 use nuncio_core::stats::lists;
-use nuncio_discovery::xds::ConfigSource;
 
 use super::Handle;
 use super::client_cert::{self, ClientCertPolicy};
@@ -36,14 +37,14 @@ use super::upgrade::Upgrades;
 use crate::codec::http1::{HeaderCase, ServerOptions, Underscores};
 use crate::codec::http2::{self, Http2Options};
 use crate::http::filters::HttpFilters;
-use crate::http::router::{BuildContext, DiscoveredRoutes, RouteConfig, Routes, StrictHeaders};
+use crate::http::router::StrictHeaders;
 use crate::network::{ListenerInfo, TerminalFilterConfig, TerminalFilterFactory};
 
 supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager" {
     stat_prefix, http_filters, add_user_agent, forward_client_cert_details, set_current_client_cert_details,
     common_http_protocol_options, http_protocol_options, server_name,
     server_header_transformation, max_request_headers_kb, stream_idle_timeout, request_timeout,
-    request_headers_timeout, drain_timeout, delayed_close_timeout, access_log, use_remote_address,
+    request_headers_timeout, drain_timeout, delayed_close_timeout, access_log, use_remote_address, scoped_routes,
     xff_num_trusted_hops, internal_address_config, skip_xff_append, via, generate_request_id,
     preserve_external_request_id, always_set_request_id_in_response, proxy_100_continue, route_config, rds,
     append_x_forwarded_port, normalize_path, merge_slashes, path_with_escaped_slashes_action, http2_protocol_options,
@@ -338,55 +339,6 @@ impl Check<'_> {
             underscores: codec.underscores,
             proxy_100_continue: codec.proxy_100_continue,
             buffer_limit: self.listener.buffer_limit,
-        }
-    }
-
-    fn routes(&mut self, proto: &Proto) -> Option<Routes> {
-        if let Some(proto::RouteSpecifier::Rds(rds)) = &proto.route_specifier {
-            return self.discovered_routes(rds);
-        }
-        let Some(proto::RouteSpecifier::RouteConfig(routes)) = &proto.route_specifier else {
-            self.error("route_specifier", "only `route_config` and `rds` are implemented");
-            return None;
-        };
-        let filters = self.filters;
-        let context = FactoryContext { stat_prefix: &self.stat_prefix, ..*self.context };
-        let filter_config = |name: &str, config: &nuncio_api::pb::google::protobuf::Any| {
-            let context = FactoryContext { name, ..context };
-            filters
-                .find_route(&config.type_url)
-                .map(|factory| factory.create_route_config(config, &context))
-                .transpose()
-        };
-        let context = BuildContext {
-            has_cluster: self.context.has_cluster,
-            validate_clusters: true,
-            filter_config: &filter_config,
-            scope: &|name| self.context.scope(&lists::vhost::SCOPE, &name.into()),
-        };
-        match RouteConfig::from_proto(routes, &context) {
-            Ok(config) => Some(Routes::Inline(Arc::new(config))),
-            Err(errors) => {
-                self.errors.extend(errors.into_iter().map(|e| e.within("route_config")));
-                None
-            }
-        }
-    }
-
-    fn discovered_routes(&mut self, rds: &RdsProto) -> Option<Routes> {
-        let Some(source) = &rds.config_source else {
-            self.error("rds.config_source", "value is required");
-            return None;
-        };
-        match ConfigSource::from_proto(source) {
-            Ok(source) => {
-                let routes = DiscoveredRoutes::new(source, &rds.route_config_name, &self.stat_prefix, self.filters);
-                Some(Routes::Discovered(Arc::new(routes)))
-            }
-            Err(error) => {
-                self.errors.push(error.within("config_source").within("rds"));
-                None
-            }
         }
     }
 

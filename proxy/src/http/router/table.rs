@@ -82,15 +82,8 @@ impl RouteConfig {
         &self.common.name
     }
 
-    pub fn common(&self) -> &Common {
+    pub fn common(&self) -> &Arc<Common> {
         &self.common
-    }
-
-    /// Removes what only internal clients may say.
-    pub fn clean_external(&self, head: &mut RequestHead) {
-        for name in &self.common.internal_only_headers {
-            head.headers.remove(name);
-        }
     }
 
     /// The route for a request: the first that matches in its virtual host.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nuncio_api::pb::envoy::config::route::v3::{self as pb, RouteConfiguration};
 use nuncio_api::supports;
 use nuncio_core::error::ConfigError;
-use nuncio_core::http::HeaderMap;
+use nuncio_core::http::{HeaderMap, RequestHead};
 use nuncio_core::matcher::HeaderMatcher;
 use nuncio_core::matcher::header::lookup_name;
 use nuncio_core::metadata::Metadata;
@@ -69,6 +69,13 @@ impl Common {
             metadata: message.metadata.as_ref().map(Metadata::from_proto).unwrap_or_default(),
             internal_only_headers: message.internal_only_headers.iter().map(|h| h.to_ascii_lowercase()).collect(),
         })
+    }
+
+    /// Removes what only internal clients may say.
+    pub fn clean_external(&self, head: &mut RequestHead) {
+        for name in &self.internal_only_headers {
+            head.headers.remove(name);
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use nuncio_discovery::SourceContext;
 use nuncio_discovery::xds::{ConfigSource, News, Resource, Subscription, Update};
 
 use super::Main;
-use crate::http::router::RouteSubscription;
+use crate::http::discovered::DiscoverySubscription;
 use crate::listener::{ListenerConfig, Origin, Prepared};
 use crate::subscription::{Refusals, SubscriptionStats};
 
@@ -81,27 +81,8 @@ impl<R: Resource> Feed<R> {
 
     /// Counts and tells what there is to tell; what is left is an update.
     fn hear(&mut self, news: News<R>) -> Option<Update<R>> {
-        let kind = R::TYPE;
         self.heard = true;
-        if let News::InitFetchTimeout = news {
-            self.stats.timed_out();
-            tracing::warn!(target: "config", "no answer about {kind} in time; the start goes on");
-            return None;
-        }
-        self.stats.attempt();
-        match news {
-            News::Update(update) => return Some(update),
-            News::Failed(reason) => {
-                self.stats.failure();
-                tracing::warn!(target: "config", "{kind} are kept as they were: {reason}");
-            }
-            News::Rejected(reason) => {
-                self.stats.rejected();
-                tracing::warn!(target: "config", "{kind} are kept as they were, the answer is refused: {reason}");
-            }
-            News::Unchanged | News::InitFetchTimeout => {}
-        }
-        None
+        self.stats.hear(news, R::TYPE)
     }
 
     /// What became of an update.
@@ -118,15 +99,15 @@ impl<R: Resource> Feed<R> {
     }
 }
 
-/// A listener that waits for its routes.
+/// A listener that waits for its routes and whatever else comes by itself.
 pub(super) struct Warming {
     pub prepared: Prepared,
-    routes: Vec<Rc<RouteSubscription>>,
+    awaited: Vec<Rc<DiscoverySubscription>>,
 }
 
 impl Warming {
     fn is_warm(&self) -> bool {
-        self.routes.iter().all(|routes| routes.is_warm())
+        self.awaited.iter().all(|awaited| awaited.is_warm())
     }
 }
 
@@ -219,16 +200,16 @@ impl Main {
         Ok(())
     }
 
-    /// Routes of a listener, asked for until it lets them go.
-    pub(super) fn subscribe_routes(&self, config: &ListenerConfig) -> Vec<Rc<RouteSubscription>> {
-        config.chains.discovered_routes().map(|routes| Rc::new(self.routes.subscribe(&routes))).collect()
+    /// What a listener must be brought, asked for until it lets it go.
+    pub(super) fn subscribe(&self, config: &ListenerConfig) -> Vec<Rc<DiscoverySubscription>> {
+        config.chains.discovered().map(|awaited| Rc::new(self.discovery.subscribe(&awaited))).collect()
     }
 
-    /// A checked listener goes into the set, now or when its routes are there.
+    /// A checked listener goes into the set, now or when what it waits for is there.
     pub(super) fn introduce(&mut self, mut prepared: Prepared) -> Result<(), ConfigError> {
-        let routes = self.subscribe_routes(&prepared.config);
-        routes.iter().for_each(|routes| prepared.hold(Box::new(routes.clone())));
-        let warming = Warming { prepared, routes };
+        let awaited = self.subscribe(&prepared.config);
+        awaited.iter().for_each(|awaited| prepared.hold(Box::new(awaited.clone())));
+        let warming = Warming { prepared, awaited };
         let name = warming.prepared.name().to_owned();
         self.forget_warming(|other| other.prepared.name() == name);
         if warming.is_warm() {
@@ -239,7 +220,7 @@ impl Main {
         Ok(())
     }
 
-    /// Some routes came.
+    /// Something came that listeners wait for.
     pub(super) fn look_for_warm(&mut self) {
         let (warm, cold) = std::mem::take(&mut self.warming).into_iter().partition(Warming::is_warm);
         self.warming = cold;
@@ -254,7 +235,7 @@ impl Main {
     }
 
     pub(super) fn listeners_are_warm(&self) -> bool {
-        self.warming.is_empty() && self.static_routes.iter().all(|routes| routes.is_warm())
+        self.warming.is_empty() && self.awaited.iter().all(|awaited| awaited.is_warm())
     }
 
     fn put(&mut self, prepared: Prepared) -> Result<(), ConfigError> {
