@@ -3,7 +3,7 @@
 //! Layers, lowest first; a layer imports only what stands above it in this list:
 //!
 //! - [`version`]: which build this is
-//! - [`calendar`]: dates from seconds · [`alarm`]: one timer for many deadlines
+//! - [`calendar`]: dates from seconds · [`alarm`]: one timer for many deadlines · [`turn`]: what a task does before others
 //! - [`logging`]: the proxy's own log
 //! - [`overload`]: what is given up while there is too little of something
 //! - [`lifecycle`]: the state of the server and of its draining
@@ -44,5 +44,6 @@ pub mod small_server;
 pub mod stats_sink;
 pub mod subscription;
 pub mod tls;
+pub mod turn;
 pub mod upstream;
 pub mod version;

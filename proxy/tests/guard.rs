@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The layers of `proxy/src`, lowest first: a layer imports only itself and what stands before it.
 /// A pair in one row may import each other's rows before it, not each other.
 const LAYERS: &[&[&str]] = &[
-    &["version", "calendar", "alarm", "overload"],
+    &["version", "calendar", "alarm", "turn", "overload"],
     &["lifecycle", "logging", "stats_sink", "subscription"],
     &["net"],
     &["tls"],

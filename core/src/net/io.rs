@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::task::coop;
 
 /// A byte stream that somebody else implements.
 pub trait Stream {
@@ -25,6 +26,26 @@ pub trait Stream {
     fn abort(&mut self) {}
 }
 
+/// What one unit of a task's turn moves. The runtime ends a turn after 128 calls, however much each of them moves: of
+/// 64 KiB each, that could be eight megabytes. So it is two, which take some tenths of a millisecond.
+const SHARE: usize = 16 * 1024;
+
+/// Counts what a call moved beyond its first share.
+fn count(cx: &mut Context<'_>, moved: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    if let Poll::Ready(Ok(n)) = moved {
+        for _ in 0..n.saturating_sub(1) / SHARE {
+            // One that has nothing left is stopped by its next call.
+            if !coop::has_budget_remaining() {
+                break;
+            }
+            if let Poll::Ready(unit) = coop::poll_proceed(cx) {
+                unit.made_progress();
+            }
+        }
+    }
+    moved
+}
+
 /// A connection's bytes.
 pub enum Io {
     Tcp(TcpStream),
@@ -39,27 +60,30 @@ impl Io {
             ready!(Pin::new(s).poll_read(cx, &mut buf))?;
             Poll::Ready(Ok(buf.filled().len()))
         }
-        match self {
+        let read = match self {
             Self::Tcp(s) => read(s, cx, buf),
             Self::Unix(s) => read(s, cx, buf),
             Self::Other(s) => s.poll_read(cx, buf),
-        }
+        };
+        count(cx, read)
     }
 
     pub fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self {
+        let written = match self {
             Self::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Self::Unix(s) => Pin::new(s).poll_write(cx, buf),
             Self::Other(s) => s.poll_write(cx, &[IoSlice::new(buf)]),
-        }
+        };
+        count(cx, written)
     }
 
     pub fn poll_write_vectored(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        match self {
+        let written = match self {
             Self::Tcp(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Self::Unix(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Self::Other(s) => s.poll_write(cx, bufs),
-        }
+        };
+        count(cx, written)
     }
 
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -100,5 +124,76 @@ impl Io {
             Self::Unix(_) => {}
             Self::Other(s) => s.abort(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    /// Moves whatever it is asked to.
+    struct Endless;
+
+    impl Stream for Endless {
+        fn poll_read(&mut self, _: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(buf.len()))
+        }
+
+        fn poll_write(&mut self, _: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bufs.iter().map(|b| b.len()).sum()))
+        }
+
+        fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_read_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_turn_moves_so_many_bytes_whichever_way() {
+        type Move = fn(&mut Io, &mut Context<'_>, &mut [u8]) -> Poll<io::Result<usize>>;
+        let ways: [Move; 3] = [
+            |io, cx, bytes| io.poll_read(cx, bytes),
+            |io, cx, bytes| io.poll_write(cx, bytes),
+            |io, cx, bytes| io.poll_write_vectored(cx, &[IoSlice::new(bytes)]),
+        ];
+        for poll in ways {
+            let (mut io, mut bytes) = (Io::Other(Box::new(Endless)), vec![0; 64 * 1024]);
+            let moved = poll_fn(|cx| {
+                let mut moved = 0;
+                while coop::has_budget_remaining() {
+                    let Poll::Ready(Ok(n)) = poll(&mut io, cx, &mut bytes) else { break };
+                    moved += n;
+                }
+                Poll::Ready(moved)
+            })
+            .await;
+            // A socket's call costs a unit besides.
+            assert!((1 << 20..3 << 20).contains(&moved), "{moved}");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// What is small costs nothing beyond its call.
+    #[tokio::test(flavor = "current_thread")]
+    async fn small_pieces_are_not_counted_here() {
+        let mut io = Io::Other(Box::new(Endless));
+        poll_fn(|cx| {
+            for _ in 0..1000 {
+                assert!(io.poll_read(cx, &mut [0; 16 * 1024]).is_ready());
+            }
+            Poll::Ready(())
+        })
+        .await;
+        assert!(coop::has_budget_remaining());
     }
 }

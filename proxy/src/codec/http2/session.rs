@@ -33,6 +33,7 @@ use super::options::{ClientOptions, ServerOptions};
 use super::stream_error::StreamError;
 use super::window::Window;
 use crate::codec::Buffers;
+use crate::turn::Turn;
 
 pub(super) use self::stream::BodyEnd;
 
@@ -81,6 +82,7 @@ pub(super) struct Session {
     io: Io,
     buffers: Rc<Buffers>,
     input: input::Input,
+    turn: Turn,
     output: output::Output,
     decoder: Decoder,
     encoder: Encoder,
@@ -168,6 +170,7 @@ impl Session {
             output: output::Output::new(buffers.clone()),
             buffers,
             input: input::Input::default(),
+            turn: Turn::default(),
             decoder: Decoder::new(table_size),
             encoder: Encoder::new(),
             block: heads::Block::default(),

@@ -17,6 +17,7 @@ mod abuse;
 mod downstream;
 mod frames;
 mod heads;
+mod turns;
 mod upstream;
 
 use super::*;

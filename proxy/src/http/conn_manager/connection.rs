@@ -22,6 +22,7 @@ use crate::alarm::Alarm;
 use crate::codec::http1::{RequestError, ServerConn};
 use crate::lifecycle::Drain;
 use crate::network::Connection;
+use crate::turn::Turn;
 
 /// Where the connection is between its first byte and its last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +61,7 @@ pub struct HttpConnection {
     drain_after: Option<Instant>,
     /// `max_connection_duration` is over: the next response is the last.
     too_old: bool,
+    turn: Turn,
     alarm: Alarm,
     account: ConnectionAccount,
 }
@@ -81,6 +83,7 @@ impl HttpConnection {
             head_since: None,
             drain_after: manager.config.timeouts.max_connection.map(|d| since + d.draw(&manager.worker.context.rng)),
             too_old: false,
+            turn: Turn::default(),
             alarm: Alarm::default(),
             account,
             manager,
@@ -91,6 +94,8 @@ impl HttpConnection {
     fn step(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<()> {
         loop {
             match self.phase {
+                // A client that sends on and on, and is answered here, is never waited for.
+                Phase::Waiting if self.turn.ends(cx) => return Poll::Pending,
                 Phase::Waiting => {
                     let mut active = self.active.take().unwrap_or_else(|| self.manager.take_stream());
                     match self.conn.poll_request(cx, &self.manager.worker.buffers, scratch, &mut active.request) {
@@ -167,6 +172,7 @@ impl HttpConnection {
     /// A whole head is here.
     fn begin(&mut self, mut active: Box<ActiveStream>) {
         self.requests = self.requests.saturating_add(1);
+        self.turn.spend_request(active.request.headers.byte_size());
         self.head_since = None;
         self.until = None;
         self.manager.stats.inc(stat::DOWNSTREAM_RQ_HTTP1_TOTAL);
@@ -334,5 +340,31 @@ impl Drop for HttpConnection {
             self.manager.give_stream(active);
         }
         self.account.totals = self.conn.totals();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use crate::http::filters::testing::Bench;
+
+    /// Nothing of an upstream's is waited for, so that nothing else would end the turn.
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn pipelined_requests_that_are_answered_here_take_turns() {
+        let bench = Bench::with(
+            "{stat_prefix: in, http_filters: [ROUTER], route_config: {virtual_hosts: [{name: v, domains: ['*'], routes: \
+             [{match: {prefix: /}, direct_response: {status: 204}}]}]}}",
+        );
+        let mut client = bench.connect();
+        client.write_all("GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(200).as_bytes()).await.unwrap();
+        let (mut most, mut before) = (0, 0);
+        while before < 200 {
+            tokio::task::yield_now().await;
+            let begun = bench.stat("http.in.downstream_rq_total");
+            most = most.max(begun - before);
+            before = begun;
+        }
+        assert!((16..=32).contains(&most), "{most} at once");
     }
 }

@@ -12,6 +12,7 @@ use nuncio_core::net::Io;
 
 use crate::codec::Buffers;
 use crate::net::splice::{self, Pipe, Pipes};
+use crate::turn::go_on_later;
 
 /// Full reads in a row that mean bulk.
 const BULK_AFTER: u8 = 2;
@@ -122,7 +123,7 @@ impl Direction {
                 return Ok(());
             }
         }
-        cx.waker().wake_by_ref();
+        go_on_later(cx);
         Ok(())
     }
 

@@ -153,6 +153,7 @@ impl Session {
             .decode(block, &mut self.block.text, |name, value, secret| reader.field(name, value, secret))
             .map_err(compression)?;
         let mut read = reader.finish(headed.end);
+        self.turn.spend_request(head.headers.byte_size());
         if headed.malformed && read.is_ok() {
             read = Err(MESSAGING);
         }

@@ -109,11 +109,11 @@ impl Session {
                 Poll::Pending if self.output.has_replies_enough() => return Poll::Pending,
                 _ => {}
             }
-            if self.ended.is_some() || self.has_streams_enough() {
+            if self.ended.is_some() || self.has_streams_enough() || self.turn.ends(cx) {
                 return Poll::Pending;
             }
             if Frame::parse(reading.bytes()).is_some_and(|frame| HEAD + frame.len as usize <= reading.bytes().len()) {
-                // It waited for replies to leave.
+                // It waited for replies to leave, or has to wait for the next turn.
                 continue;
             }
             if self.eof {
@@ -158,9 +158,11 @@ impl Session {
                 return Err(fault);
             }
             let (start, end) = (reading.start + HEAD, reading.start + HEAD + frame.len as usize);
-            if end > reading.end || self.output.has_replies_enough() || self.has_streams_enough() {
+            if end > reading.end || self.turn.is_over() || self.output.has_replies_enough() || self.has_streams_enough()
+            {
                 return Ok(None);
             }
+            self.turn.spend_frame(frame.len as usize);
             // It is counted only when it is looked at, since it may be seen more than once before.
             if let Some(fault) = self.inbound.frame(&frame) {
                 return Err(fault);

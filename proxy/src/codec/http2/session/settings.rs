@@ -31,6 +31,7 @@ impl Session {
             self.peer.settled = true;
             self.peer.max_streams = u32::MAX;
         }
+        let mut window = self.peer.window;
         for [i, j, value @ ..] in payload.as_chunks::<6>().0 {
             let value = u32::from_be_bytes(*value);
             match u16::from_be_bytes([*i, *j]) {
@@ -41,11 +42,7 @@ impl Session {
                     if value > i32::MAX as u32 {
                         return Err(Fault::new(FaultKind::FlowControl));
                     }
-                    let change = i64::from(value) - i64::from(self.peer.window);
-                    self.peer.window = value;
-                    if !self.streams.shift_windows(change) {
-                        return Err(Fault::new(FaultKind::FlowControl));
-                    }
+                    window = value;
                 }
                 setting::MAX_FRAME_SIZE if !(MAX_PAYLOAD as u32..1 << 24).contains(&value) => return Err(protocol()),
                 setting::ENABLE_CONNECT_PROTOCOL => {
@@ -59,6 +56,16 @@ impl Session {
             }
         }
         self.output.put_reply(|out| out.extend_from_slice(&SETTINGS_ACK));
+        self.change_windows(window)
+    }
+
+    /// Once a frame, however often the frame says it: each time costs as much as there are streams.
+    fn change_windows(&mut self, window: u32) -> Result<(), Fault> {
+        let change = i64::from(window) - i64::from(self.peer.window);
+        self.peer.window = window;
+        if change != 0 && !self.streams.shift_windows(change) {
+            return Err(Fault::new(FaultKind::FlowControl));
+        }
         Ok(())
     }
 }
