@@ -94,9 +94,11 @@ impl ClientConn {
         }
     }
 
-    /// How many streams it may have at once: the smaller of what we and what the upstream say.
+    /// How many streams it may have at once: the smaller of what we and what the upstream say, and none more for an
+    /// upstream that takes nothing. Requests that end while their heads wait would leave ever more of them.
     pub fn max_streams(&self) -> u32 {
-        self.options.http2.max_concurrent_streams.min(self.session.borrow().peer().max_streams)
+        let session = self.session.borrow();
+        if session.is_stuck() { 0 } else { self.options.http2.max_concurrent_streams.min(session.peer().max_streams) }
     }
 
     /// The upstream has said its settings.

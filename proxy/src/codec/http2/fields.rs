@@ -424,7 +424,7 @@ impl TrailersReader {
             self.progress.broken = Some(violation);
             return;
         }
-        self.map.append(name, value);
+        self.map.append(name, value.trim_ascii());
         if secret {
             self.map.never_index_last();
         }

@@ -119,6 +119,11 @@ impl ServerConn {
         self.session.borrow_mut().shut_down();
     }
 
+    /// The client had its time to see the first GOAWAY: no new streams, whether it has seen it or not.
+    pub fn insist(&mut self) {
+        self.session.borrow_mut().insist();
+    }
+
     /// Ends it without a reproach: there are no streams, or they do not matter.
     pub fn end(&mut self) {
         self.session.borrow_mut().finish();

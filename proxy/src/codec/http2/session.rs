@@ -280,6 +280,14 @@ impl Session {
         }
     }
 
+    /// The peer does not say that it has seen the first GOAWAY, and gets the second nevertheless.
+    pub(super) fn insist(&mut self) {
+        if self.goodbye == Goodbye::Announced && self.ended.is_none() {
+            self.say_goodbye(frame::code::NO_ERROR);
+            self.wake_driver();
+        }
+    }
+
     /// Ends it without a reproach: there are no streams, or they do not matter.
     pub(super) fn finish(&mut self) {
         if self.ended.is_none() {
@@ -305,6 +313,11 @@ impl Session {
 
     pub(super) fn is_going_away(&self) -> bool {
         self.going_away
+    }
+
+    /// The peer does not even take what it was sent.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.output.is_stuck()
     }
 
     /// Streams to be opened get no number any more, or nobody would answer them.

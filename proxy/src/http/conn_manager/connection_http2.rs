@@ -305,12 +305,13 @@ impl Http2Connection {
         if due(self.until) {
             self.until = None;
             match self.phase {
-                // The second GOAWAY was due; without streams nothing is waited for.
+                // Without streams nothing is waited for.
                 Phase::Draining if self.streams.active.get() == 0 => {
                     self.account.ended_here = true;
                     self.conn.end();
                     self.close();
                 }
+                Phase::Draining => self.conn.insist(),
                 Phase::Closing => {
                     self.manager.failures.inc(stat::DOWNSTREAM_CX_DELAYED_CLOSE_TIMEOUT);
                     self.phase = Phase::Closed;

@@ -214,8 +214,9 @@ impl Session {
         } else {
             stream.head_done = true;
             stream.recv_ended = headed.end;
-            let counts = !stream.is_head && !matches!(head.status, 204 | 304);
-            stream.remaining = length.filter(|_| counts);
+            let tunnel = stream.is_connect && (200..300).contains(&head.status);
+            let bodiless = stream.is_head || matches!(head.status, 204 | 304);
+            stream.remaining = if bodiless { Some(0) } else { length.filter(|_| !tunnel) };
             if headed.end && stream.remaining.is_some_and(|n| n > 0) {
                 return self.malformed(slot, "a content-length without a body");
             }

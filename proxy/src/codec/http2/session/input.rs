@@ -106,7 +106,7 @@ impl Session {
             }
             match self.output.flush(&mut self.io, cx) {
                 Poll::Ready(Err(_)) => return Poll::Ready(Event::Lost),
-                Poll::Pending if self.output.has_replies_enough() => return Poll::Pending,
+                Poll::Pending if self.output.has_enough() => return Poll::Pending,
                 _ => {}
             }
             if self.ended.is_some() || self.has_streams_enough() || self.turn.ends(cx) {
@@ -158,8 +158,7 @@ impl Session {
                 return Err(fault);
             }
             let (start, end) = (reading.start + HEAD, reading.start + HEAD + frame.len as usize);
-            if end > reading.end || self.turn.is_over() || self.output.has_replies_enough() || self.has_streams_enough()
-            {
+            if end > reading.end || self.turn.is_over() || self.output.has_enough() || self.has_streams_enough() {
                 return Ok(None);
             }
             self.turn.spend_frame(frame.len as usize);
@@ -214,7 +213,9 @@ impl Session {
             kind::PING => self.on_ping(frame.has(flag::ACK), payload),
             kind::GOAWAY => {
                 self.going_away = true;
-                self.streams.refuse_above(if self.is_server() { MAX_STREAM } else { number(payload) & MAX_STREAM });
+                if !self.is_server() {
+                    self.streams.refuse_above(number(payload) & MAX_STREAM);
+                }
                 self.wake_driver();
             }
             kind::PUSH_PROMISE => return Err(protocol()),

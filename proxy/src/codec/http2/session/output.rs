@@ -22,6 +22,8 @@ const GATHER: usize = 64 * 1024;
 const LEAST_ROOM: usize = 1024;
 /// Replies that may wait for a peer that takes nothing, before nothing more is read from it.
 const MAX_REPLIES: usize = 16 * 1024;
+/// And everything: heads come on top of bodies, and answers that are nothing but a head leave no stream that would count.
+const MAX_WAITING: usize = 256 * 1024;
 
 pub(super) struct Output {
     bytes: Vec<u8>,
@@ -75,8 +77,14 @@ impl Output {
         self.replies += self.bytes.len() - before;
     }
 
-    pub(super) fn has_replies_enough(&self) -> bool {
-        self.replies > MAX_REPLIES
+    /// What comes may cause more of it, and is not looked at.
+    pub(super) fn has_enough(&self) -> bool {
+        self.replies > MAX_REPLIES || self.waiting() > MAX_WAITING
+    }
+
+    /// The peer takes nothing of a lot.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.blocked_since.is_some() && self.has_enough()
     }
 
     /// Whether the connection's task must be woken for what waits.

@@ -33,8 +33,10 @@ pub(super) struct Stream {
     pub(super) unclaimed: u32,
     pub(super) recv_ended: bool,
     pub(super) interim: u8,
-    /// Upstream: the request was HEAD, so that a length without a body is right; or CONNECT.
+    /// Upstream: the request was HEAD, so that a length without a body is right.
     pub(super) is_head: bool,
+    /// Upstream: it was CONNECT, so that no length is that of what follows.
+    pub(super) is_connect: bool,
 
     // === what goes ===
     pub(super) may_go: i64,

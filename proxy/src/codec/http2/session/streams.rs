@@ -29,6 +29,8 @@ pub(super) struct Streams {
     opened: u32,
     /// The last ones that ended, and whether we reset them: what still comes for those is no fault.
     over: VecDeque<(u32, bool)>,
+    /// The highest of those that ended before them.
+    forgotten: u32,
     spare_heads: Vec<ResponseHead>,
 }
 
@@ -124,15 +126,19 @@ impl Streams {
     }
 
     pub(super) fn remember(&mut self, id: u32, reset: bool) {
-        if self.over.len() == REMEMBERED {
-            self.over.pop_front();
+        if self.over.len() == REMEMBERED
+            && let Some((oldest, _)) = self.over.pop_front()
+        {
+            self.forgotten = self.forgotten.max(oldest);
         }
         self.over.push_back((id, reset));
     }
 
-    /// Of a stream that has no slot: it ended, and whether we reset it.
+    /// Of a stream that has no slot: it ended, and whether we reset it. One that ended long ago may have been reset, with
+    /// many others at once: what still comes for it must not end the connection of all the rest.
     pub(super) fn how_it_ended(&self, id: u32) -> Option<bool> {
-        self.over.iter().rev().find(|(over, _)| *over == id).map(|(_, reset)| *reset)
+        let known = self.over.iter().rev().find(|(over, _)| *over == id).map(|(_, reset)| *reset);
+        known.or((id <= self.forgotten).then_some(true))
     }
 
     // === all of them ===
@@ -232,11 +238,12 @@ impl Session {
         }
     }
 
-    /// A new stream of ours. What the answer to HEAD and to CONNECT says of its length is not that of a body.
+    /// A new stream of ours.
     pub(in crate::codec::http2) fn open_stream(&mut self, is_head: bool, is_connect: bool) -> usize {
         self.inbound.opened += 1;
         let slot = self.streams.open_next(self.flow.stream_window, self.peer.window);
-        self.streams.get(slot).is_head = is_head || is_connect;
+        let stream = self.streams.get(slot);
+        (stream.is_head, stream.is_connect) = (is_head, is_connect);
         slot
     }
 }

@@ -208,6 +208,27 @@ async fn r33_a_body_that_is_not_as_long_as_told_is_no_message() {
         .await;
 }
 
+// As upstream: many requests that were refused at once, whose trailers are on their way. A number that was passed over
+// stays an error (§5.1.1).
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn trailers_of_streams_that_were_reset_long_ago_are_dropped() {
+    local()
+        .run_until(async {
+            let many = with(&[("x", "1"); 97]);
+            for (id, alive) in [(1, true), (1001, false)] {
+                let (mut client, task) = connect(ServerOptions::default()).await;
+                for n in (0..100).chain([600]) {
+                    client.write(&frame(HEADERS, 4, 2 * n + 1, &block(&many))).await;
+                }
+                client.write(&frame(HEADERS, 5, id, &block(&[("a", "b")]))).await;
+                assert_eq!(client.ping(*b"still up").await.is_ok(), alive, "{id}");
+                drop(client);
+                assert_eq!(task.await.unwrap().refused.len(), 101);
+            }
+        })
+        .await;
+}
+
 #[tokio::test(flavor = "current_thread", start_paused = true)]
 async fn resets_beyond_the_burst_end_the_connection() {
     local()

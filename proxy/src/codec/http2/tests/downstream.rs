@@ -231,3 +231,92 @@ async fn a_client_that_does_not_answer_pings_is_given_up() {
         })
         .await;
 }
+
+/// An answer that is nothing but a head leaves no stream behind that would hold its client back.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn heads_that_nobody_takes_do_not_pile_up() {
+    use super::frames::*;
+    local()
+        .run_until(async {
+            let (mut conn, theirs) = server(ServerOptions::default());
+            let answered = std::rc::Rc::new(std::cell::Cell::new(0));
+            let counts = answered.clone();
+            tokio::task::spawn_local(async move {
+                let (mut head, mut answer) = (RequestHead::default(), ResponseHead::new(301));
+                answer.headers.append("location", "x".repeat(1000));
+                while let Ok(Some(Accepted::Stream(mut stream))) = accept(&mut conn, &mut head).await {
+                    stream.send_head(&answer, true);
+                    counts.set(counts.get() + 1);
+                }
+            });
+            let mut client = RawClient::new(theirs);
+            client.write(PREFACE).await;
+            client.write(&frame(SETTINGS, 0, 0, &[])).await;
+            let mut asked = 0;
+            let mut ask = async || {
+                asked += 1;
+                client.write(&frame(HEADERS, 5, 2 * asked - 1, &block(GET))).await
+            };
+            while answered.get() < 5000 && tokio::time::timeout(Duration::from_secs(1), ask()).await == Ok(true) {}
+            // Huffman's code makes five eighths of each, and the pipe takes 64 KiB.
+            assert!((100..800).contains(&answered.get()), "{} answers wait", answered.get());
+        })
+        .await;
+}
+
+// RFC 9113 §6.8: the second GOAWAY says the last stream. Whoever does not answer the ping behind the first gets it too.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn the_second_goaway_needs_no_answer_to_the_ping() {
+    use super::frames::*;
+    local()
+        .run_until(async {
+            let (mut conn, theirs) = server(ServerOptions::default());
+            let mut client = RawClient::new(theirs);
+            client.stop_answering();
+            client.write(PREFACE).await;
+            client.write(&frame(SETTINGS, 0, 0, &[])).await;
+            client.write(&frame(HEADERS, 5, 1, &block(GET))).await;
+            let mut head = RequestHead::default();
+            let mut stream = stream(&mut conn, &mut head).await;
+            conn.shut_down();
+            conn.insist();
+            conn.insist();
+            client.write(&frame(HEADERS, 5, 3, &block(GET))).await;
+            stream.send_head(&ResponseHead::new(204), true);
+            drop(stream);
+            assert!(matches!(accept(&mut conn, &mut head).await, Ok(None)), "a stream behind the last, or no end");
+            let mut last_streams = Vec::new();
+            while last_streams.len() < 2 {
+                let seen = client.read().await.unwrap();
+                if seen.kind == GOAWAY {
+                    last_streams.push(seen.last_stream());
+                }
+            }
+            assert_eq!(last_streams, [0x7fff_ffff, 1]);
+        })
+        .await;
+}
+
+// A second reader would drop the blanks, as it does those of heads.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn blanks_around_values_are_dropped_in_trailers_as_in_heads() {
+    use super::frames::*;
+    local()
+        .run_until(async {
+            let (mut conn, theirs) = server(ServerOptions::default());
+            let mut client = RawClient::new(theirs);
+            client.write(PREFACE).await;
+            client.write(&frame(SETTINGS, 0, 0, &[])).await;
+            client.write(&frame(HEADERS, 4, 1, &block(&[GET, &[("a", " b\t")]].concat()))).await;
+            client.write(&frame(HEADERS, 5, 1, &block(&[("c", "\t d ")]))).await;
+            let mut head = RequestHead::default();
+            let mut stream = stream(&mut conn, &mut head).await;
+            drive(conn);
+            assert_eq!(head.headers.get_str("a"), Some("b"));
+            match poll_fn(|cx| stream.poll_body(cx)).await.unwrap() {
+                Body::Trailers(trailers) => assert_eq!(fields(&trailers), ["c: d"]),
+                other => panic!("{other:?}"),
+            }
+        })
+        .await;
+}

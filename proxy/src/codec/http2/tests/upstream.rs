@@ -206,3 +206,94 @@ async fn the_smaller_limit_of_streams_counts() {
         })
         .await;
 }
+
+/// Frames of an upstream that is no more than its bytes.
+mod raw {
+    pub(super) use nuncio_testkit::http2::frame::kind::*;
+    pub(super) use nuncio_testkit::http2::frame::{flag, frame};
+    pub(super) use nuncio_testkit::http2::hpack::block;
+}
+
+// A client that leaves cancels all its requests at once; their answers are on their way, and the upstream connection
+// carries those of other clients. RFC 9113 §5.1 lets such frames be ignored for as long as one likes.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn answers_to_many_cancelled_requests_do_not_end_the_connection() {
+    use raw::*;
+    use tokio::io::AsyncWriteExt;
+    local()
+        .run_until(async {
+            let (conn, _driver, mut theirs) = connect(ClientOptions::default());
+            theirs.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+            let open = |path: &str| conn.open(&get(path), true, false).ok().unwrap();
+            let cancelled: Vec<_> = (0..200).map(|n| open(&format!("/{n}"))).collect();
+            let mut kept = open("/kept");
+            drop(cancelled);
+            for n in 0..200 {
+                let head = frame(HEADERS, flag::END_HEADERS, 2 * n + 1, &block(&[(":status", "200")]));
+                let trailers = frame(HEADERS, flag::WHOLE, 2 * n + 1, &block(&[("grpc-status", "0")]));
+                theirs.write_all(&[head, frame(DATA, 0, 2 * n + 1, b"late"), trailers].concat()).await.unwrap();
+            }
+            theirs.write_all(&frame(HEADERS, flag::WHOLE, 401, &block(&[(":status", "204")]))).await.unwrap();
+            assert_eq!(answer(&mut kept).await.unwrap().status, 204);
+            assert!(!conn.is_closing());
+        })
+        .await;
+}
+
+// RFC 9110 §6.4.1, RFC 9113 §8.1.1: there is none, so that what comes is malformed.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_body_where_there_can_be_none_is_malformed() {
+    use raw::*;
+    use tokio::io::AsyncWriteExt;
+    local()
+        .run_until(async {
+            let mut head_request = get("/");
+            head_request.headers.set(":method", "HEAD");
+            for (what, request, status, length, good) in [
+                ("HEAD", &head_request, "200", Some("5"), false),
+                ("HEAD without a length", &head_request, "200", None, false),
+                ("204", &get("/"), "204", None, false),
+                ("304", &get("/"), "304", Some("5"), false),
+                ("200", &get("/"), "200", Some("5"), true),
+            ] {
+                for body in [&b"hello"[..], b""] {
+                    let (conn, _driver, mut theirs) = connect(ClientOptions::default());
+                    let mut stream = conn.open(request, true, false).ok().unwrap();
+                    let fields: Vec<_> = [Some((":status", status)), length.map(|n| ("content-length", n))]
+                        .into_iter()
+                        .flatten()
+                        .collect();
+                    let says = [
+                        frame(SETTINGS, 0, 0, &[]),
+                        frame(HEADERS, flag::END_HEADERS, 1, &block(&fields)),
+                        frame(DATA, flag::END_STREAM, 1, body),
+                    ];
+                    theirs.write_all(&says.concat()).await.unwrap();
+                    answer(&mut stream).await.unwrap();
+                    let got = body_of(&mut stream).await;
+                    assert_eq!(got.is_ok(), good != body.is_empty(), "{what} with {body:?}: {got:?}");
+                }
+            }
+        })
+        .await;
+}
+
+/// An upstream that takes nothing gets no more requests: those that are given up would leave their heads behind.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn an_upstream_that_takes_nothing_has_no_room() {
+    local()
+        .run_until(async {
+            let (conn, _driver, _theirs) = connect(ClientOptions::default());
+            let long = format!("/{}", "p".repeat(1000));
+            let mut opened = 0;
+            while opened < 10_000 && conn.max_streams() > 0 {
+                drop(conn.open(&get(&long), true, false).ok().unwrap());
+                tokio::task::yield_now().await;
+                opened += 1;
+            }
+            // The pipe's 64 KiB, and what may wait.
+            assert!((100..500).contains(&opened), "{opened}");
+            assert!(!conn.is_closing());
+        })
+        .await;
+}
