@@ -3,6 +3,7 @@
 //! - [`compression`]: content codings, for the filters that speak them
 //! - [`conn_manager`]: bytes to streams, and the filters of a stream
 //! - [`discovered`]: what connection managers are brought while they serve
+//! - [`ecds`]: filters whose configuration comes by itself
 //! - [`filters`]: the HTTP filters of this binary
 //! - [`rate_limits`]: what routes want to be limited
 //! - [`router`]: which route a request takes, what the route does to it, and the upstream's answer
@@ -10,6 +11,7 @@
 pub mod compression;
 pub mod conn_manager;
 pub mod discovered;
+pub mod ecds;
 pub mod filters;
 pub mod rate_limits;
 pub mod router;

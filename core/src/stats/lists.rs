@@ -719,6 +719,12 @@ pub mod subscription {
     /// Named `<stat_prefix>.scoped_rds.<name>`.
     pub static SRDS_SCOPE: Scope = Scope { root: "http.", lists: &[Updates::descriptors, Scopes::descriptors] };
 
+    /// Named as the filter.
+    pub static HTTP_FILTER_SCOPE: Scope = Scope {
+        root: "extension_config_discovery.http_filter.",
+        lists: &[Updates::descriptors, Extension::descriptors],
+    };
+
     /// Text readout: what the last good answer calls its version.
     pub const VERSION_TEXT: &str = "version_text";
 
@@ -740,6 +746,14 @@ pub mod subscription {
             counter UPDATE_EMPTY;
             /// When routes changed last, in milliseconds since 1970.
             gauge CONFIG_RELOAD_TIME_MS;
+        }
+    }
+    crate::stats! {
+        pub Extension {
+            /// In Envoy: the type or the terminal filter of one place is wrong for another. Each place has its own here.
+            counter CONFIG_CONFLICT;
+            counter CONFIG_FAIL;
+            counter EXTENSION_RELOAD = "config_reload";
         }
     }
     crate::stats! {

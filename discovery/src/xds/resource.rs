@@ -1,6 +1,7 @@
 //! What a source of resources brings, typed, and who takes it.
 
 use nuncio_api::pb::envoy::config::cluster::v3::Cluster;
+use nuncio_api::pb::envoy::config::core::v3::TypedExtensionConfig;
 use nuncio_api::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use nuncio_api::pb::envoy::config::listener::v3::Listener;
 use nuncio_api::pb::envoy::config::route::v3::{RouteConfiguration, ScopedRouteConfiguration};
@@ -43,6 +44,7 @@ resources! {
     Listener: name, "envoy.config.listener.v3.Listener", "/v3/discovery:listeners", [];
     RouteConfiguration: name, "envoy.config.route.v3.RouteConfiguration", "/v3/discovery:routes", [];
     ScopedRouteConfiguration: name, "envoy.config.route.v3.ScopedRouteConfiguration", "/v3/discovery:scoped-routes", [];
+    TypedExtensionConfig: name, "envoy.config.core.v3.TypedExtensionConfig", "/v3/discovery:extension_configs", [];
     Secret: name, "envoy.extensions.transport_sockets.tls.v3.Secret", "/v3/discovery:secrets", [];
 }
 

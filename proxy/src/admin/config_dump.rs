@@ -65,6 +65,8 @@ pub struct Dynamic {
     pub listeners: Vec<DynamicResource>,
     pub routes: Vec<DynamicResource>,
     pub scopes: Vec<DynamicScopes>,
+    /// None: no filter's configuration comes by itself.
+    pub filters: Option<Vec<DynamicResource>>,
     pub secrets: Vec<SecretView>,
 }
 
@@ -142,7 +144,7 @@ impl Selection {
     fn new(dump: &Dump, query: &Query) -> Result<Selection, Refusal> {
         let name = query.text("name_regex").map(name_regex).transpose()?;
         let mask = query.text("mask").map(FieldMask::parse);
-        let sections = SECTIONS.iter().filter(|s| s.always || query.has("include_eds"));
+        let sections = SECTIONS.iter().filter(|s| s.is_there(dump, query.has("include_eds")));
         let what = match query.text("resource") {
             Some(resource) => find_list(sections, resource)?,
             None => What::Sections(sections.collect()),

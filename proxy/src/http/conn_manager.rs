@@ -10,6 +10,7 @@
 //! - [`path`]: the one normaliser of paths
 //! - [`host`]: hosts without port or dot
 //! - [`proxy_status`]: what went wrong, told to the client
+//! - `worker_filters`: the filters of a manager on a worker
 //! - [`local_reply`]: answers of the proxy's own, [`local_reply_config`] what becomes of them · [`date`]: the `date` header
 
 use std::any::Any;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuncio_core::access_log::{AccessLog, LogContext};
-use nuncio_core::http::{LocalReply, MakeFilter, RequestHead, RouteView, StreamControl};
+use nuncio_core::http::{LocalReply, RequestHead, RouteView, StreamControl};
 use nuncio_core::runtime::Runtime;
 use nuncio_core::stats::Stats;
 use nuncio_core::stats::lists::http::{self as stat, Hcm, HcmFailures, HcmTimes, Router as RouterList};
@@ -29,6 +30,7 @@ use tokio::task::AbortHandle;
 
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
+use crate::http::discovered::Discovered;
 use crate::http::router::{Route, Scratch, VhostStatsMap};
 use crate::network::{Connection, TerminalFilter, TerminalFilterConfig};
 use crate::upstream::Worker;
@@ -54,14 +56,15 @@ pub mod proxy_status;
 pub mod stream;
 pub mod stream_task;
 pub mod upgrade;
+mod worker_filters;
 
 pub use factory::SUPPORTED;
 
 use config::{Config, ConfiguredFilter};
 use detect::ClientConnection;
-use filter_chain::{DecodeChain, EncodeChain};
 use path::Normalized;
 use stream::ActiveStream;
+use worker_filters::WorkerFilters;
 
 /// How many finished streams a worker keeps per manager for reuse.
 const KEEP_STREAMS: usize = 256;
@@ -69,8 +72,7 @@ const KEEP_STREAMS: usize = 256;
 /// One connection manager on one worker.
 pub struct HttpConnectionManager {
     pub config: Arc<Config>,
-    /// Its lists of filters on this worker, as in the configuration.
-    filters: Vec<Vec<MakeFilter>>,
+    filters: WorkerFilters,
     pub worker: Rc<Worker>,
     pub stats: Stats<Hcm>,
     pub times: Stats<HcmTimes>,
@@ -105,23 +107,6 @@ impl HttpConnectionManager {
         if free.len() < KEEP_STREAMS {
             free.push(stream);
         }
-    }
-
-    /// One stream's filters, of one of the lists: both directions, each in the order it runs.
-    pub fn instantiate_filters(&self, list: usize) -> (DecodeChain, EncodeChain) {
-        let mut decode = DecodeChain::default();
-        let mut encode = EncodeChain::default();
-        for (position, make) in (0u8..).zip(&self.filters[list]) {
-            let halves = make();
-            if let Some(half) = halves.decode {
-                decode.push(position, half);
-            }
-            if let Some(half) = halves.encode {
-                encode.push(position, half);
-            }
-        }
-        encode.reverse();
-        (decode, encode)
     }
 
     /// Which filters of the list the route switches off (or, of those that are off by default, does not switch
@@ -245,18 +230,16 @@ impl TerminalFilter for Filter {
     }
 }
 
-fn on_worker(list: &[ConfiguredFilter], worker: &Rc<Worker>) -> Vec<MakeFilter> {
-    list.iter().map(|filter| filter.config.on_worker(&worker.context)).collect()
-}
-
 /// The shared configuration as listeners hold it.
 pub struct Handle(Arc<Config>);
 
 impl TerminalFilterConfig for Handle {
     /// Each a [`Discovered`].
     fn awaits(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
-        let routes = self.0.routes.discovered();
-        routes.into_iter().map(|discovered| Arc::new(discovered) as Arc<dyn Any + Send + Sync>).collect()
+        let filters = self.0.filters.iter().flatten().filter_map(ConfiguredFilter::discovered);
+        let filters = filters.map(|filter| Discovered::Filter(filter.clone()));
+        let all = self.0.routes.discovered().into_iter().chain(filters);
+        all.map(|discovered| Arc::new(discovered) as Arc<dyn Any + Send + Sync>).collect()
     }
 
     fn instantiate(&self, worker: &Rc<Worker>) -> Rc<dyn TerminalFilter> {
@@ -269,7 +252,7 @@ impl TerminalFilterConfig for Handle {
             router: Stats::new(stats, config.scopes.http),
             listener: Stats::new(stats, config.scopes.listener),
             loggers: config.access_logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
-            filters: config.filters.iter().map(|list| on_worker(list, worker)).collect(),
+            filters: WorkerFilters::new(&config.filters, worker),
             date: date::DateCache::default(),
             codec_options: Rc::new(config.codec.clone()),
             http2_options: Rc::new(config.http2.clone()),

@@ -1,5 +1,9 @@
-//! What connection managers are brought while they serve: routes, and scopes of routes. Each is an object that all
-//! workers read and only the main thread writes; here stands who asks for it, and what all who ask have in common.
+//! What connection managers are brought while they serve: routes, scopes of routes, and filters. Each is an object that
+//! all workers read and only the main thread writes; here stands who asks for it, and what all who ask have in common.
+
+mod follower;
+
+pub use follower::{Asked, Counted, Followed};
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
@@ -17,13 +21,15 @@ use nuncio_discovery::SourceContext;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::router::{DiscoveredRoutes, DiscoveredScopes, rds, srds};
+use super::ecds::DiscoveredFilter;
+use super::router::{DiscoveredRoutes, DiscoveredScopes, srds};
 use crate::subscription::Strictness;
 
 /// One thing that somebody must bring before a connection manager can serve.
 pub enum Discovered {
     Routes(Arc<DiscoveredRoutes>),
     Scopes(Arc<DiscoveredScopes>),
+    Filter(Arc<DiscoveredFilter>),
 }
 
 /// A resource as a dump shows it.
@@ -63,6 +69,7 @@ struct Inner {
     warmed: Notify,
     routes: RefCell<Vec<Weak<DiscoveredRoutes>>>,
     scopes: RefCell<Vec<Weak<DiscoveredScopes>>>,
+    filters: RefCell<Vec<Weak<DiscoveredFilter>>>,
 }
 
 /// It comes while this is held.
@@ -113,8 +120,8 @@ impl Warmth {
 
 impl DiscoveryManager {
     pub fn new(context: DiscoveryContext) -> Self {
-        let (routes, scopes) = Default::default();
-        Self(Rc::new(Inner { context, warmed: Notify::new(), routes, scopes }))
+        let (routes, scopes, filters) = Default::default();
+        Self(Rc::new(Inner { context, warmed: Notify::new(), routes, scopes, filters }))
     }
 
     /// Asks for it from now on.
@@ -125,12 +132,20 @@ impl DiscoveryManager {
                 remember(&self.0.scopes, scopes);
                 self.spawn(|warmth| srds::follow(self.clone(), scopes, warmth))
             }
+            Discovered::Filter(filter) => {
+                remember(&self.0.filters, filter);
+                let subscription = self.spawn(|warmth| follower::follow(self.clone(), filter, warmth));
+                if filter.without_warming {
+                    subscription.warmth.tell();
+                }
+                subscription
+            }
         }
     }
 
     pub fn subscribe_routes(&self, routes: &Arc<DiscoveredRoutes>) -> DiscoverySubscription {
         remember(&self.0.routes, routes);
-        self.spawn(|warmth| rds::follow(self.clone(), routes, warmth))
+        self.spawn(|warmth| follower::follow(self.clone(), routes, warmth))
     }
 
     fn spawn<F: Future<Output = ()> + 'static>(&self, follow: impl FnOnce(Warmth) -> F) -> DiscoverySubscription {
@@ -147,7 +162,14 @@ impl DiscoveryManager {
 
     /// For `/config_dump`.
     pub fn shown_routes(&self) -> Vec<Shown> {
-        running(&self.0.routes).filter_map(|routes| routes.shown()).collect()
+        running(&self.0.routes).filter_map(|routes| routes.asked().shown()).collect()
+    }
+
+    /// None if no filter comes by itself; else in the order of their names.
+    pub fn shown_filters(&self) -> Option<Vec<Shown>> {
+        let mut filters: Vec<_> = running(&self.0.filters).collect();
+        filters.sort_by(|a, b| a.asked().name.cmp(&b.asked().name));
+        (!filters.is_empty()).then(|| filters.iter().filter_map(|filter| filter.asked().shown()).collect())
     }
 
     pub fn shown_scopes(&self) -> Vec<ShownScopes> {

@@ -27,7 +27,7 @@ mod mutations;
 mod names;
 mod path_index;
 mod policy;
-pub mod rds;
+mod rds;
 mod redirect;
 mod replay;
 mod retry;

@@ -38,7 +38,7 @@ use crate::admin::{
     self, Admin, AdminConfig, AdminStats, ClusterSource, ClusterViews, Configs, Dynamic, DynamicResource,
     DynamicScopes, EventLoops, Limits, ListenerDrain, ListenerView, Settings, Shown,
 };
-use crate::http::discovered::DiscoveryManager;
+use crate::http::discovered::{self, DiscoveryManager};
 use crate::lifecycle::Lifecycle;
 use crate::logging::Loggers;
 use crate::net::{Acceptor, BoundAddress};
@@ -248,14 +248,8 @@ fn dynamic(facts: &Facts<'_>) -> Rc<dyn Fn() -> Dynamic> {
                 DynamicResource { version: listener.version.clone(), bytes: listener.bytes.clone(), updated }
             })
             .collect();
-        dynamic.routes = discovery
-            .shown_routes()
-            .into_iter()
-            .map(|routes| {
-                let updated = since_epoch(routes.updated);
-                DynamicResource { version: routes.version.into(), bytes: routes.bytes, updated }
-            })
-            .collect();
+        dynamic.routes = resources(discovery.shown_routes());
+        dynamic.filters = discovery.shown_filters().map(resources);
         dynamic.scopes = discovery
             .shown_scopes()
             .into_iter()
@@ -266,6 +260,15 @@ fn dynamic(facts: &Facts<'_>) -> Rc<dyn Fn() -> Dynamic> {
             .collect();
         dynamic
     })
+}
+
+fn resources(shown: Vec<discovered::Shown>) -> Vec<DynamicResource> {
+    let resource = |shown: discovered::Shown| DynamicResource {
+        version: shown.version.into(),
+        bytes: shown.bytes,
+        updated: since_epoch(shown.updated),
+    };
+    shown.into_iter().map(resource).collect()
 }
 
 fn since_epoch(time: SystemTime) -> Duration {

@@ -78,10 +78,10 @@ pub fn get_with(address: SocketAddr, path: &str, headers: &str) -> String {
 }
 
 /// Asks until `wanted` is answered; five seconds at most.
-fn until(proxy: &RunningProxy, path: &str, wanted: &str) {
+pub fn until(proxy: &RunningProxy, listener: &str, path: &str, wanted: &str) {
     let end = Instant::now() + Duration::from_secs(5);
     loop {
-        let answer = get(proxy.socket("in"), path);
+        let answer = get(proxy.socket(listener), path);
         if answer.contains(wanted) {
             return;
         }
@@ -135,7 +135,7 @@ fn routes_come_from_a_file_and_a_wrong_one_leaves_the_last_good_ones() {
     let proxy = RunningProxy::start(&bootstrap(folder.path()), 2);
     assert!(get(proxy.socket("in"), "/").ends_with("one"));
     put(folder.path(), "rds.yaml", &routes(2, "direct_response: {status: 200, body: {inline_string: two}}"));
-    until(&proxy, "/", "two");
+    until(&proxy, "in", "/", "two");
     put(folder.path(), "rds.yaml", &routes(3, "direct_response: {status: 200}").replace("['*']", "['*', '*']"));
     let stat = |name: &str| stat(&proxy, name);
     until_stat(&proxy, "http.in.rds.r.update_rejected", "1");

@@ -10,6 +10,7 @@ mod bad_checks;
 mod closing;
 mod demo;
 mod dynamic;
+mod ecds;
 mod examples;
 mod health;
 mod listeners;

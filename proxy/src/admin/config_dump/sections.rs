@@ -15,16 +15,19 @@ use crate::upstream::ClusterSnapshot;
 /// One message of `envoy.admin.v3`.
 pub(super) struct Section {
     name: &'static str,
-    /// Whether it is printed without being asked for.
-    pub(super) always: bool,
+    /// Whether it is printed although nobody asked for it and there is nothing of its kind.
+    always: bool,
     /// Repeated fields, and the name of their elements' message.
     pub(super) lists: &'static [(&'static str, &'static str)],
     /// Other fields.
     pub(super) single: &'static [&'static str],
 }
 
+const ENDPOINTS: &str = "EndpointsConfigDump";
+const ECDS: &str = "EcdsConfigDump";
+
 /// In Envoy's order.
-pub(super) static SECTIONS: [Section; 7] = [
+pub(super) static SECTIONS: [Section; 8] = [
     Section { name: "BootstrapConfigDump", always: true, lists: &[], single: &["bootstrap", "last_updated"] },
     Section {
         name: "ClustersConfigDump",
@@ -37,7 +40,7 @@ pub(super) static SECTIONS: [Section; 7] = [
         single: &["version_info"],
     },
     Section {
-        name: "EndpointsConfigDump",
+        name: ENDPOINTS,
         always: false,
         lists: &[
             ("static_endpoint_configs", "StaticEndpointConfig"),
@@ -45,6 +48,7 @@ pub(super) static SECTIONS: [Section; 7] = [
         ],
         single: &[],
     },
+    Section { name: ECDS, always: false, lists: &[("ecds_filters", "EcdsFilterConfig")], single: &[] },
     Section {
         name: "ListenersConfigDump",
         always: true,
@@ -98,6 +102,7 @@ const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
 const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
 const SCOPE: &str = "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration";
+const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 const BOOTSTRAP: &str = "envoy.config.bootstrap.v3.Bootstrap";
 const MANAGER: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
@@ -121,6 +126,10 @@ impl Section {
             _ => return None,
         };
         Some(&**version).filter(|version| !version.is_empty())
+    }
+
+    pub(super) fn is_there(&self, dump: &Dump, endpoints: bool) -> bool {
+        self.always || (self.name == ENDPOINTS && endpoints) || (self.name == ECDS && dump.dynamic.filters.is_some())
     }
 
     pub(super) fn is_bootstrap(&self) -> bool {
@@ -264,6 +273,7 @@ impl Dump {
             "dynamic_active_clusters" => versioned("cluster", CLUSTER, &self.dynamic.clusters),
             "dynamic_warming_clusters" => versioned("cluster", CLUSTER, &self.dynamic.warming_clusters),
             "dynamic_route_configs" => versioned("route_config", ROUTE, &self.dynamic.routes),
+            "ecds_filters" => versioned("ecds_filter", EXTENSION, self.dynamic.filters.as_deref().unwrap_or_default()),
             "dynamic_listeners" => self.dynamic.listeners.iter().map(Element::DynamicListener).collect(),
             "dynamic_active_secrets" | "dynamic_warming_secrets" => {
                 let active = list == "dynamic_active_secrets";

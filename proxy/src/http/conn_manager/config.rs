@@ -20,6 +20,7 @@ use super::proxy_status::ProxyStatus;
 use super::upgrade::Upgrades;
 use crate::codec::http1::ServerOptions;
 use crate::codec::http2;
+use crate::http::ecds::DiscoveredFilter;
 use crate::http::router::{Routes, StrictHeaders};
 
 /// Who a request is said to be from, and what we say about ourselves.
@@ -148,9 +149,26 @@ pub struct ForwardProto {
 pub struct ConfiguredFilter {
     /// Its name in the configuration: the key of per-route configuration.
     pub name: Arc<str>,
-    pub config: Arc<dyn HttpFilter>,
+    pub config: FilterSource,
     /// `disabled: true`: only where a route enables it.
     pub disabled: bool,
+}
+
+impl ConfiguredFilter {
+    pub fn discovered(&self) -> Option<&Arc<DiscoveredFilter>> {
+        match &self.config {
+            FilterSource::Given(_) => None,
+            FilterSource::Discovered(filter) => Some(filter),
+        }
+    }
+}
+
+/// Where the configuration of a filter stands.
+#[derive(Clone)]
+pub enum FilterSource {
+    Given(Arc<dyn HttpFilter>),
+    /// It comes by itself.
+    Discovered(Arc<DiscoveredFilter>),
 }
 
 /// `envoy.extensions.filters.http.router.v3.Router`.

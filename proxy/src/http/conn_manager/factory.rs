@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuncio_api::any::unpack;
-use nuncio_api::pb::envoy::config::core::v3::HttpProtocolOptions;
+use nuncio_api::pb::envoy::config::core::v3::{ExtensionConfigSource, HttpProtocolOptions};
 use nuncio_api::pb::envoy::extensions::filters::http::router::v3::Router as RouterProto;
 use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     ForwardProtoConfig, HttpConnectionManager as Proto, HttpFilter as FilterProto, http_connection_manager as proto,
@@ -24,8 +24,8 @@ use nuncio_core::stats::lists;
 use super::Handle;
 use super::client_cert::{self, ClientCertPolicy};
 use super::config::{
-    AccessLogOptions, CodecType, Config, ConfiguredFilter, ForwardProto, Identity, Jittered, RouterConfig, Scopes,
-    ServerHeader, Timeouts, UserAgent,
+    AccessLogOptions, CodecType, Config, ConfiguredFilter, FilterSource, ForwardProto, Identity, Jittered,
+    RouterConfig, Scopes, ServerHeader, Timeouts, UserAgent,
 };
 use super::early_mutation::EarlyMutations;
 use super::host::{HostRules, StripPort};
@@ -36,6 +36,7 @@ use super::proxy_status::ProxyStatus;
 use super::upgrade::Upgrades;
 use crate::codec::http1::{HeaderCase, ServerOptions, Underscores};
 use crate::codec::http2::{self, Http2Options};
+use crate::http::ecds::{self, DiscoveredFilter};
 use crate::http::filters::HttpFilters;
 use crate::http::router::StrictHeaders;
 use crate::network::{ListenerInfo, TerminalFilterConfig, TerminalFilterFactory};
@@ -79,7 +80,7 @@ supports!(UUID = "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig" {} no
     use_request_id_for_trace_sampling: "no tracer is implemented",
 });
 supports!(pub HTTP_FILTER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter" {
-    name, typed_config, disabled, is_optional,
+    name, typed_config, config_discovery, disabled, is_optional,
 });
 supports!(pub ROUTER = "envoy.extensions.filters.http.router.v3.Router" {
     suppress_envoy_headers, respect_expected_rq_timeout, strict_check_headers,
@@ -120,6 +121,8 @@ pub static SUPPORTED: &[&nuncio_api::support::Entry] = &[
     super::origin::SUPPORTED[1],
     super::origin::SUPPORTED[2],
     &HTTP_FILTER,
+    &ecds::SOURCE,
+    &ecds::RESOURCE,
     &ROUTER,
     &COMMON,
     &HTTP1,
@@ -351,8 +354,8 @@ impl Check<'_> {
             let last = i + 1 == protos.len();
             let config = match &proto.config_type {
                 Some(ConfigType::TypedConfig(config)) => config,
-                Some(ConfigType::ConfigDiscovery(_)) => {
-                    self.error(format!("{path}.config_discovery"), "is not implemented");
+                Some(ConfigType::ConfigDiscovery(source)) => {
+                    filters.extend(self.discovered_filter(proto, source, &path, last));
                     continue;
                 }
                 None => {
@@ -397,6 +400,28 @@ impl Check<'_> {
         (filters, router.unwrap_or_default())
     }
 
+    fn discovered_filter(
+        &mut self,
+        proto: &FilterProto,
+        source: &ExtensionConfigSource,
+        path: &str,
+        last: bool,
+    ) -> Option<ConfiguredFilter> {
+        let router = source.type_urls.iter().any(|url| nuncio_api::any::type_name(url) == ROUTER_TYPE);
+        if last || router {
+            self.error(
+                format!("{path}.config_discovery"),
+                "a router that comes by itself is not implemented: the last filter must be a router with typed_config",
+            );
+            return None;
+        }
+        let context = FactoryContext { name: &proto.name, stat_prefix: &self.stat_prefix, ..*self.context };
+        let filter = DiscoveredFilter::from_proto(source, self.filters, &context);
+        let filter = filter.map_err(|e| self.errors.push(e.within("config_discovery").within(path))).ok()?;
+        let config = FilterSource::Discovered(Arc::new(filter));
+        Some(ConfiguredFilter { name: proto.name.as_str().into(), config, disabled: proto.disabled })
+    }
+
     fn type_label(&self, type_url: &str) -> String {
         self.filters.find(type_url).map_or_else(|| type_url.to_owned(), |f| f.name().to_owned())
     }
@@ -426,7 +451,8 @@ impl Check<'_> {
         let context = FactoryContext { name: &proto.name, stat_prefix: &self.stat_prefix, ..*self.context };
         match factory.create(config, &context) {
             Ok(made) => {
-                Some(ConfiguredFilter { name: proto.name.as_str().into(), config: made, disabled: proto.disabled })
+                let config = FilterSource::Given(made);
+                Some(ConfiguredFilter { name: proto.name.as_str().into(), config, disabled: proto.disabled })
             }
             Err(error) => {
                 self.errors.push(error.within(&format!("{path}.typed_config")));

@@ -121,8 +121,9 @@ pub struct ActiveStream {
     request_trailers: Option<HeaderMap>,
     response_trailers: Option<HeaderMap>,
     decode: Decode,
-    /// Which of the manager's lists the two chains are of.
+    /// Which of the manager's lists the two chains are of, and which version of their configurations.
     filter_list: usize,
+    filter_version: u64,
     decode_chain: DecodeChain,
     /// What a filter asked to see whole; sent on after the head.
     collected: Vec<u8>,
@@ -160,7 +161,8 @@ pub struct ActiveStream {
 
 impl ActiveStream {
     pub fn new(manager: &HttpConnectionManager) -> Self {
-        let (decode_chain, encode_chain) = manager.instantiate_filters(0);
+        let filter_version = manager.filters.version();
+        let (decode_chain, encode_chain) = manager.filters.instantiate(0);
         Self {
             request: RequestHead::default(),
             response: ResponseHead::default(),
@@ -169,6 +171,7 @@ impl ActiveStream {
             response_trailers: None,
             decode: Decode::Head,
             filter_list: 0,
+            filter_version,
             decode_chain,
             collected: Vec::new(),
             encode: Encode::Wait,
@@ -305,6 +308,7 @@ impl ActiveStream {
         connection: &Rc<ConnectionInfo>,
         drain: &Rc<Drain>,
     ) -> Instant {
+        self.use_filters(0, manager);
         self.drain = Some(drain.clone());
         let now = Instant::now();
         self.control.set_now(now);
@@ -377,9 +381,10 @@ impl ActiveStream {
 
     /// The filters of another list of the manager, none of which has seen anything yet.
     fn use_filters(&mut self, list: usize, manager: &HttpConnectionManager) {
-        if self.filter_list != list {
-            (self.decode_chain, self.encode_chain) = manager.instantiate_filters(list);
-            self.filter_list = list;
+        let version = manager.filters.version();
+        if self.filter_list != list || self.filter_version != version {
+            (self.decode_chain, self.encode_chain) = manager.filters.instantiate(list);
+            (self.filter_list, self.filter_version) = (list, version);
         }
     }
 

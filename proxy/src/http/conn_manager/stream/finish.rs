@@ -219,7 +219,6 @@ impl ActiveStream {
         self.close_after = false;
         self.upgrade = Upgrade::None;
         self.upgraded = None;
-        self.use_filters(0, manager);
         self.router.reset(buffers);
         self.request_deadline = None;
         self.idle_timeout = None;
