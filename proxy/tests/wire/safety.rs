@@ -213,6 +213,21 @@ fn r46_a_fragment_or_an_impossible_path_is_refused_and_nothing_may_follow() {
     }
 }
 
+// As Envoy 1.40: what HTTP/1 says of itself goes before what the manager says.
+#[test]
+fn r46_where_it_is_configured_a_refused_path_ends_its_request_and_not_its_connection() {
+    let own = "stream_error_on_invalid_http_message";
+    let of =
+        |manager: &str, http1: &str| format!("{own}: {manager}, http_protocol_options: {{override_{own}: {http1}}}");
+    let settings = [(format!("{own}: true"), 2), (of("false", "true"), 2), (of("true", "false"), 1)];
+    for (manager, answers) in settings {
+        let proxy = proxy(&manager, &[], ALL);
+        let good = "GET /good HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        let (status, rest) = send(proxy.socket("in"), &format!("GET /a#b HTTP/1.1\r\nhost: a\r\n\r\n{good}"));
+        assert_eq!((status, rest.contains("HTTP/1.1 200 OK")), (400, answers == 2), "{manager}: {rest}");
+    }
+}
+
 #[test]
 fn r48_each_of_several_values_is_tested_on_its_own_and_an_authorizer_sees_them_joined() {
     let role = |value: &str| format!("{{header: {{name: x-role, string_match: {{exact: {value}}}}}}}");

@@ -234,6 +234,8 @@ pub struct Config {
     pub proxy_100_continue: bool,
     /// Answers that the overload manager gives say so.
     pub append_local_overload: bool,
+    /// `stream_error_on_invalid_http_message` of HTTP/1: a request that was understood and is no good ends alone.
+    pub keeps_after_400: bool,
     /// What a loopback peer is called in `x-forwarded-for`.
     pub local_ip: Option<IpAddr>,
     pub scopes: Scopes,

@@ -94,11 +94,9 @@ supports!(pub COMMON = "envoy.config.core.v3.HttpProtocolOptions" {
 });
 supports!(pub HTTP1 = "envoy.config.core.v3.Http1ProtocolOptions" {
     allow_absolute_url, accept_http_10, default_host_for_http_10, header_key_format, enable_trailers,
-    allow_chunked_length, ignore_http_11_upgrade,
+    allow_chunked_length, ignore_http_11_upgrade, override_stream_error_on_invalid_http_message,
 } noop {
     use_balsa_parser: "there is one parser",
-} values {
-    override_stream_error_on_invalid_http_message: ["false"],
 });
 
 /// All entries of this room.
@@ -225,6 +223,7 @@ impl Check<'_> {
             proxy_100_continue: proto.proxy_100_continue,
             append_local_overload: proto.append_local_overload,
             local_ip: crate::net::first_local_ip(),
+            keeps_after_400: keeps_after_400(proto),
             scopes,
         })
     }
@@ -547,6 +546,13 @@ fn limit(proto: Option<&DurationProto>, default: Option<Duration>) -> Option<Dur
         None => default,
         Some(d) => Some(duration(d)).filter(|d| !d.is_zero()),
     }
+/// What HTTP/1 says of itself goes first.
+fn keeps_after_400(proto: &Proto) -> bool {
+    let own =
+        proto.http_protocol_options.as_ref().and_then(|http1| http1.override_stream_error_on_invalid_http_message);
+    own.or(proto.stream_error_on_invalid_http_message).is_some_and(|v| v.value)
+}
+
 }
 
 fn part(percent: Option<&Percent>) -> f64 {

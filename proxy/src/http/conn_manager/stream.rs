@@ -235,7 +235,8 @@ impl ActiveStream {
         config.host.apply(&mut self.request, connection.local.port());
         if let Some(reply) = manager.check_request(&mut self.request) {
             // As Envoy: what may be two different requests is perhaps not the only one.
-            self.close_after |= reply.status == 400 && self.request.version != Version::Http2;
+            let stays = config.keeps_after_400 || self.request.version == Version::Http2;
+            self.close_after |= reply.status == 400 && !stays;
             return self.reply(reply);
         }
         manager.mutate_early(&mut self.request, &self.control);
