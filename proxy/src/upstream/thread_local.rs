@@ -220,13 +220,23 @@ impl ClusterStats {
     /// An answer with this status, of the host or our own; `internal`: to whom.
     pub fn charge(&self, status: u16, internal: bool) {
         self.codes.charge(status);
+        self.charge_origin(status, internal);
+    }
+
+    /// The same, but of which code it was is told only where answers are told apart by whom they are for, as by Envoy.
+    pub fn charge_without_code(&self, status: u16, internal: bool) {
+        self.codes.charge_any();
+        self.charge_origin(status, internal);
+    }
+
+    fn charge_origin(&self, status: u16, internal: bool) {
         if internal { self.codes_internal.charge(status) } else { self.codes_external.charge(status) }
     }
 
-    /// An answer that nobody gets, because the request is tried again.
-    pub fn charge_retried(&self, status: u16) {
+    /// Answers that nobody gets, because the request is tried again.
+    pub fn retried(&self) -> &CodeStats {
         let make = || Box::new(CodeStats::new(self.traffic.worker(), self.traffic.scope(), Codes::Retry));
-        self.codes_retry.get_or_init(make).charge(status);
+        self.codes_retry.get_or_init(make)
     }
 
     /// A whole answer took so many milliseconds.

@@ -12,6 +12,7 @@ mod demo;
 mod dynamic;
 mod ecds;
 mod examples;
+mod grpc_codes;
 mod health;
 mod listeners;
 mod mistakes;

@@ -178,6 +178,8 @@ pub struct RouterConfig {
     pub suppress_envoy_headers: bool,
     pub respect_expected_rq_timeout: bool,
     pub strict_headers: StrictHeaders,
+    /// `suppress_grpc_request_failure_code_stats`
+    pub suppress_grpc_code_stats: bool,
 }
 
 /// `codec_type`.

@@ -84,6 +84,7 @@ supports!(pub HTTP_FILTER = "envoy.extensions.filters.network.http_connection_ma
 });
 supports!(pub ROUTER = "envoy.extensions.filters.http.router.v3.Router" {
     suppress_envoy_headers, respect_expected_rq_timeout, strict_check_headers,
+    suppress_grpc_request_failure_code_stats,
 } noop {
     start_child_span: "no tracer is implemented",
     dynamic_stats: "per-code counters cost nothing until used",
@@ -377,6 +378,7 @@ impl Check<'_> {
                             respect_expected_rq_timeout: message.respect_expected_rq_timeout,
                             strict_headers: StrictHeaders::new(&message.strict_check_headers),
                         });
+                            suppress_grpc_code_stats: message.suppress_grpc_request_failure_code_stats,
                     }
                     Err(e) => self.error(path, e.reason),
                 }

@@ -156,6 +156,8 @@ pub struct Router {
     kind: Kind,
     /// Virtual cluster and route, where they are counted apart.
     apart: Apart,
+    /// A gRPC call whose codes of HTTP say nothing to whoever counts them.
+    hides_code: bool,
 }
 
 impl Router {
@@ -280,6 +282,7 @@ impl Router {
         };
         control.info_mut().upstream_cluster = Some(cluster.info().clone());
         self.count_apart(route, request, control, manager);
+        self.hides_code = manager.config.router.suppress_grpc_code_stats && request.is_grpc();
         if let Some(reply) = self.drop_overload(&cluster, manager) {
             return Some(reply);
         }
@@ -336,7 +339,7 @@ impl Router {
         if manager.worker.context.rng.below(1_000_000) >= part * limit / 100 {
             return None;
         }
-        Tally { cluster, priority: self.priority(), apart: &self.apart }.charge(503, self.internal);
+        self.tally_of(cluster).charge(503, self.internal);
         let reply = LocalReply::new(503, "unconditional_drop_overload")
             .body("unconditional drop overload")
             .flag(ResponseFlag::UnconditionalDropOverload);
@@ -380,8 +383,11 @@ impl Router {
     }
 
     fn tally(&self) -> Option<Tally<'_>> {
-        let cluster = self.cluster.as_ref()?;
-        Some(Tally { cluster, priority: self.priority(), apart: &self.apart })
+        self.cluster.as_ref().map(|cluster| self.tally_of(cluster))
+    }
+
+    fn tally_of<'t>(&'t self, cluster: &'t ThreadLocalCluster) -> Tally<'t> {
+        Tally { cluster, priority: self.priority(), apart: &self.apart, hides_code: self.hides_code }
     }
 
     /// What the route says of a response: the upstream's, or the answer of a route that does not

@@ -43,6 +43,8 @@ pub(super) struct Tally<'a> {
     pub cluster: &'a ThreadLocalCluster,
     pub priority: Priority,
     pub apart: &'a Apart,
+    /// The cluster's own counters hear that there was an answer, not of which code.
+    pub hides_code: bool,
 }
 
 impl Tally<'_> {
@@ -57,8 +59,17 @@ impl Tally<'_> {
 
     /// The answer that the client gets.
     pub fn charge(&self, status: u16, internal: bool) {
-        self.cluster.stats().charge(status, internal);
+        match self.hides_code {
+            true => self.cluster.stats().charge_without_code(status, internal),
+            false => self.cluster.stats().charge(status, internal),
+        }
         self.apart.iter().flatten().for_each(|stats| stats.codes.charge(status));
+    }
+
+    /// An answer that nobody gets, because the request is tried again.
+    pub fn charge_retried(&self, status: u16) {
+        let codes = self.cluster.stats().retried();
+        if self.hides_code { codes.charge_any() } else { codes.charge(status) }
     }
 
     pub fn charge_time(&self, millis: u64, internal: bool) {

@@ -75,8 +75,8 @@ impl Router {
             };
             self.retry = Some(retry);
             if let RetryStatus::Yes(wait) = status {
-                if let Some(cluster) = &self.cluster {
-                    cluster.stats().charge_retried(head.status);
+                if let Some(tally) = self.tally() {
+                    tally.charge_retried(head.status);
                 }
                 self.upstream.discard();
                 self.schedule(wait, false, control);
