@@ -68,6 +68,7 @@ fn support() -> Support {
         network::tcp_proxy::SUPPORTED,
         codec::http1::SUPPORTED,
         codec::http2::SUPPORTED,
+        http::match_tree::SUPPORTED,
         http::rate_limits::SUPPORTED,
         http::router::SUPPORTED,
         http::conn_manager::SUPPORTED,

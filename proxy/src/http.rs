@@ -5,6 +5,7 @@
 //! - [`discovered`]: what connection managers are brought while they serve
 //! - [`ecds`]: filters whose configuration comes by itself
 //! - [`filters`]: the HTTP filters of this binary
+//! - [`match_tree`]: what is done with a request, by what it says
 //! - [`rate_limits`]: what routes want to be limited
 //! - [`router`]: which route a request takes, what the route does to it, and the upstream's answer
 
@@ -13,6 +14,7 @@ pub mod conn_manager;
 pub mod discovered;
 pub mod ecds;
 pub mod filters;
+pub mod match_tree;
 pub mod rate_limits;
 pub mod router;
 

@@ -1,15 +1,27 @@
 //! `x-forwarded-client-cert`: what upstreams are told of the client's certificate, and whose claims of one pass.
 
+use nuncio_api::any::{type_name, unpack};
 use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::{
-    ForwardClientCertDetails, SetCurrentClientCertDetails,
+    ForwardClientCertConfig, ForwardClientCertDetails, SetCurrentClientCertDetails,
 };
+use nuncio_api::pb::google::protobuf::Any;
+use nuncio_api::pb::xds::r#type::matcher::v3::Matcher;
+use nuncio_api::prost::Name;
 use nuncio_api::supports;
+use nuncio_core::error::ConfigError;
 use nuncio_core::http::HeaderMap;
 use nuncio_core::net::{ConnectionInfo, PeerCertificate};
+
+use crate::http::match_tree::{MatchTree, Matched};
 
 supports!(pub(super) DETAILS =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.SetCurrentClientCertDetails" {
     subject, cert, chain, dns, uri,
+});
+
+supports!(pub(super) ACTION =
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.ForwardClientCertConfig" {
+    forward_client_cert_details, set_current_client_cert_details,
 });
 
 const XFCC: &str = "x-forwarded-client-cert";
@@ -23,6 +35,36 @@ pub struct ClientCertPolicy {
     chain: bool,
     dns: bool,
     uri: bool,
+}
+
+/// What becomes of the header, which may depend on the request (`forward_client_cert_matcher`).
+#[derive(Debug, Clone, Default)]
+pub struct ClientCertRules {
+    fallback: ClientCertPolicy,
+    by_request: Option<MatchTree<ClientCertPolicy>>,
+}
+
+impl ClientCertRules {
+    pub fn new(fallback: ClientCertPolicy, by_request: Option<&Matcher>) -> Result<Self, ConfigError> {
+        let action = |config: &Any| {
+            if type_name(&config.type_url) != ForwardClientCertConfig::full_name() {
+                let text = format!("Didn't find a registered implementation for type: '{}'", config.type_url);
+                return Err(ConfigError::new("", text));
+            }
+            let config: ForwardClientCertConfig = unpack(config)?;
+            let details = config.set_current_client_cert_details.as_ref();
+            Ok(ClientCertPolicy::from_proto(config.forward_client_cert_details(), details))
+        };
+        let by_request = by_request.map(|tree| MatchTree::from_proto(tree, &action)).transpose()?;
+        Ok(Self { fallback, by_request })
+    }
+
+    /// Makes the header what upstreams may believe.
+    pub fn apply(&self, headers: &mut HeaderMap, connection: &ConnectionInfo) {
+        let by_request = self.by_request.as_ref();
+        let policy = by_request.and_then(|tree| tree.find(Matched { headers, connection })).unwrap_or(&self.fallback);
+        policy.apply(headers, connection);
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,8 +99,7 @@ impl ClientCertPolicy {
         }
     }
 
-    /// Makes the header what upstreams may believe.
-    pub fn apply(&self, headers: &mut HeaderMap, connection: &ConnectionInfo) {
+    fn apply(&self, headers: &mut HeaderMap, connection: &ConnectionInfo) {
         let tls = connection.tls.as_ref();
         let peer = tls.and_then(|tls| tls.peer.as_deref());
         match (self.forward, peer) {

@@ -10,7 +10,7 @@ use nuncio_core::net::CidrRange;
 use nuncio_core::random::Rng;
 use nuncio_core::stats::ScopeId;
 
-use super::client_cert::ClientCertPolicy;
+use super::client_cert::ClientCertRules;
 use super::early_mutation::EarlyMutations;
 use super::host::HostRules;
 use super::local_reply_config::LocalReplyConfig;
@@ -42,7 +42,7 @@ pub struct Identity {
     pub always_set_request_id_in_response: bool,
     pub add_user_agent: Option<UserAgent>,
     pub via: Option<Arc<str>>,
-    pub client_cert: ClientCertPolicy,
+    pub client_cert: ClientCertRules,
     pub server_name: Arc<str>,
     pub server_header: ServerHeader,
 }
@@ -70,7 +70,7 @@ impl Default for Identity {
             always_set_request_id_in_response: false,
             add_user_agent: None,
             via: None,
-            client_cert: ClientCertPolicy::default(),
+            client_cert: ClientCertRules::default(),
             server_name: "envoy".into(),
             server_header: ServerHeader::Overwrite,
         }
@@ -234,10 +234,10 @@ pub struct Config {
     /// How much of a body may be kept, unless a route says otherwise; 0 is without bound.
     pub buffer_limit: u32,
     pub proxy_100_continue: bool,
-    /// Answers that the overload manager gives say so.
-    pub append_local_overload: bool,
     /// `stream_error_on_invalid_http_message` of HTTP/1: a request that was understood and is no good ends alone.
     pub keeps_after_400: bool,
+    /// Answers that the overload manager gives say so.
+    pub append_local_overload: bool,
     /// What a loopback peer is called in `x-forwarded-for`.
     pub local_ip: Option<IpAddr>,
     pub scopes: Scopes,

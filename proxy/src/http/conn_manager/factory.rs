@@ -22,7 +22,7 @@ use nuncio_core::net::CidrRange;
 use nuncio_core::stats::lists;
 
 use super::Handle;
-use super::client_cert::{self, ClientCertPolicy};
+use super::client_cert::{self, ClientCertPolicy, ClientCertRules};
 use super::config::{
     AccessLogOptions, CodecType, Config, ConfiguredFilter, FilterSource, ForwardProto, Identity, Jittered,
     RouterConfig, Scopes, ServerHeader, Timeouts, UserAgent,
@@ -53,7 +53,7 @@ supports!(pub HCM = "envoy.extensions.filters.network.http_connection_manager.v3
     access_log_options, flush_access_log_on_new_request, access_log_flush_interval, stream_flush_timeout,
     http1_safe_max_connection_duration, request_id_extension, append_local_overload,
     stream_error_on_invalid_http_message, local_reply_config, strip_matching_host_port, strip_any_host_port,
-    strip_trailing_host_dot, proxy_status_config, forward_proto_config, drain_timeout_jitter,
+    strip_trailing_host_dot, proxy_status_config, forward_proto_config, drain_timeout_jitter, forward_client_cert_matcher,
 } noop {
     tracing: "no tracer is implemented: requests are not traced",
     http3_protocol_options: "HTTP/3 is not served",
@@ -115,6 +115,7 @@ pub static SUPPORTED: &[&nuncio_api::support::Entry] = &[
     &REQUEST_ID,
     &UUID,
     &client_cert::DETAILS,
+    &client_cert::ACTION,
     super::early_mutation::SUPPORTED[0],
     super::origin::SUPPORTED[0],
     super::origin::SUPPORTED[1],
@@ -222,9 +223,9 @@ impl Check<'_> {
             buffer_limit: self.listener.buffer_limit,
             max_requests_per_connection: common.max_requests_per_connection.map(|v| v.value).filter(|n| *n > 0),
             proxy_100_continue: proto.proxy_100_continue,
+            keeps_after_400: keeps_after_400(proto),
             append_local_overload: proto.append_local_overload,
             local_ip: crate::net::first_local_ip(),
-            keeps_after_400: keeps_after_400(proto),
             scopes,
         })
     }
@@ -377,8 +378,8 @@ impl Check<'_> {
                             suppress_envoy_headers: message.suppress_envoy_headers,
                             respect_expected_rq_timeout: message.respect_expected_rq_timeout,
                             strict_headers: StrictHeaders::new(&message.strict_check_headers),
-                        });
                             suppress_grpc_code_stats: message.suppress_grpc_request_failure_code_stats,
+                        });
                     }
                     Err(e) => self.error(path, e.reason),
                 }
@@ -502,6 +503,12 @@ impl Check<'_> {
         let node = self.context.node;
         let detections = self.detections(proto);
         let scheme = self.scheme(proto);
+        let fallback = ClientCertPolicy::from_proto(
+            proto.forward_client_cert_details(),
+            proto.set_current_client_cert_details.as_ref(),
+        );
+        let client_cert = ClientCertRules::new(fallback, proto.forward_client_cert_matcher.as_ref());
+        let client_cert = self.kept(client_cert.map_err(|e| e.within("forward_client_cert_matcher")));
         Identity {
             detections,
             scheme,
@@ -519,10 +526,7 @@ impl Check<'_> {
                 .is_some_and(|v| v.value)
                 .then(|| UserAgent { cluster: node.cluster.clone(), node: node.id.clone() }),
             via: (!proto.via.is_empty()).then(|| proto.via.as_str().into()),
-            client_cert: ClientCertPolicy::from_proto(
-                proto.forward_client_cert_details(),
-                proto.set_current_client_cert_details.as_ref(),
-            ),
+            client_cert,
             server_name: server_name(proto).into(),
             server_header: match proto.server_header_transformation() {
                 Transformation::Overwrite => ServerHeader::Overwrite,
@@ -542,12 +546,6 @@ fn server_name(proto: &Proto) -> &str {
     if proto.server_name.is_empty() { "envoy" } else { &proto.server_name }
 }
 
-/// Unset is the default, zero is "for ever".
-fn limit(proto: Option<&DurationProto>, default: Option<Duration>) -> Option<Duration> {
-    match proto {
-        None => default,
-        Some(d) => Some(duration(d)).filter(|d| !d.is_zero()),
-    }
 /// What HTTP/1 says of itself goes first.
 fn keeps_after_400(proto: &Proto) -> bool {
     let own =
@@ -555,6 +553,12 @@ fn keeps_after_400(proto: &Proto) -> bool {
     own.or(proto.stream_error_on_invalid_http_message).is_some_and(|v| v.value)
 }
 
+/// Unset is the default, zero is "for ever".
+fn limit(proto: Option<&DurationProto>, default: Option<Duration>) -> Option<Duration> {
+    match proto {
+        None => default,
+        Some(d) => Some(duration(d)).filter(|d| !d.is_zero()),
+    }
 }
 
 fn part(percent: Option<&Percent>) -> f64 {
