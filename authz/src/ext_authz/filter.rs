@@ -370,8 +370,8 @@ impl EncodeFilter for Response {
             match action {
                 HeaderAppendAction::AppendIfExistsOrAdd => head.headers.append(name, value),
                 HeaderAppendAction::AddIfAbsent if !there => head.headers.append(name, value),
-                HeaderAppendAction::OverwriteIfExistsOrAdd => head.headers.set(&name, value),
-                HeaderAppendAction::OverwriteIfExists if there => head.headers.set(&name, value),
+                HeaderAppendAction::OverwriteIfExistsOrAdd => head.headers.set_given(&name, value),
+                HeaderAppendAction::OverwriteIfExists if there => head.headers.set_given(&name, value),
                 HeaderAppendAction::AddIfAbsent | HeaderAppendAction::OverwriteIfExists => {}
             }
         }

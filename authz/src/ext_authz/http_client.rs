@@ -158,7 +158,7 @@ impl HttpService {
             value.clear();
             format.append(told, &mut value);
             if !value.is_empty() {
-                headers.set(name, &value);
+                headers.set_given(name, &value);
             }
         }
         AsyncRequest {

@@ -68,13 +68,17 @@ impl Changes {
         }
         for (name, value) in set {
             if allowed(Change::Set, &name)? {
-                head.headers.set(&name, value);
+                head.headers.set_given(&name, value);
             }
         }
         for (name, value) in fields(&self.add) {
             if allowed(Change::Append, &name)? {
                 // A second pseudo header would make the request malformed.
-                if name.starts_with(':') { head.headers.set(&name, value) } else { head.headers.append(name, value) }
+                if name.starts_with(':') {
+                    head.headers.set_given(&name, value)
+                } else {
+                    head.headers.append(name, value)
+                }
             }
         }
         for (name, value) in fields(&self.append) {

@@ -10,15 +10,16 @@
 //!
 //! A codec that reads text may hand over a whole block ([`HeaderMap::adopt`]): it is copied once,
 //! and a field that is still as it came is written again by copying its line
-//! ([`HeaderMap::write_lines`]), neighbours together.
+//! ([`HeaderMap::write_lines`]), neighbours together. So are the fields that this proxy adds.
 
 use std::fmt;
+use std::ops::Range;
 
 use super::spelling::Spelling;
 
 mod names;
 
-pub use self::names::NameList;
+pub use self::names::{NameList, has_controls, is_usual_name};
 use self::names::{lower, lower_at, tag};
 
 /// Ordered, multi-valued header fields.
@@ -48,7 +49,7 @@ struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Plain,
-    /// `bytes` holds it as `name: value\r\n`, checked by the codec that read it.
+    /// `bytes` holds it as `name: value\r\n`, checked by whoever laid it there.
     Line,
     /// Its sender wants it in no table of a compression, on no hop (RFC 7541 §7.1.3).
     NeverIndexed,
@@ -87,32 +88,50 @@ impl HeaderMap {
         self.bytes.extend_from_slice(name);
         lower(&mut self.bytes[at..]);
         let tag = tag(&self.bytes[at..]);
+        let value_at = self.bytes.len();
         self.bytes.extend_from_slice(value);
-        self.push(at, name.len(), value.len(), tag);
+        self.push(at..value_at, value_at..value_at + value.len(), tag, Form::Plain);
     }
 
-    /// Adds a field whose name is in lower case already.
+    /// Adds a field of this proxy's own, as a line where it can be one. `name` is written in the source: a token in lower
+    /// case, or a pseudo header.
     #[inline]
-    fn append_lower(&mut self, name: &str, value: &[u8]) {
-        let at = self.bytes.len();
-        self.bytes.reserve(name.len() + value.len());
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.extend_from_slice(value);
-        self.push(at, name.len(), value.len(), tag(name.as_bytes()));
+    pub fn append_lower(&mut self, name: &'static str, value: impl AsRef<[u8]>) {
+        debug_assert!(name.starts_with(':') || is_usual_name(name.as_bytes()), "{name}");
+        let value = value.as_ref();
+        self.lay(name, value, !name.starts_with(':') && !has_controls(value));
     }
 
-    /// A field that was laid at `at`.
-    fn push(&mut self, at: usize, name_len: usize, value_len: usize, tag: u8) {
-        let Ok(name_len) = u16::try_from(name_len) else { return };
+    /// Lays a field whose name is in lower case.
+    #[inline]
+    fn lay(&mut self, name: &str, value: &[u8], line: bool) {
+        let at = self.bytes.len();
+        self.bytes.reserve(name.len() + value.len() + 2 * BETWEEN);
+        self.bytes.extend_from_slice(name.as_bytes());
+        if line {
+            self.bytes.extend_from_slice(b": ");
+        }
+        let value_at = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        if line {
+            self.bytes.extend_from_slice(b"\r\n");
+        }
+        let form = if line { Form::Line } else { Form::Plain };
+        self.push(at..at + name.len(), value_at..value_at + value.len(), tag(name.as_bytes()), form);
+    }
+
+    /// A field that was laid in the arena.
+    #[inline]
+    fn push(&mut self, name: Range<usize>, value: Range<usize>, tag: u8, form: Form) {
+        let Ok(name_len) = u16::try_from(name.len()) else { return };
         self.see(tag);
-        let (name, value_len) = (at as u32, value_len as u32);
         self.entries.push(Entry {
-            name,
+            name: name.start as u32,
             name_len,
-            value: name + u32::from(name_len),
-            value_len,
+            value: value.start as u32,
+            value_len: value.len() as u32,
             tag,
-            form: Form::Plain,
+            form,
         });
     }
 
@@ -198,10 +217,28 @@ impl HeaderMap {
         self.position(name).is_some()
     }
 
-    /// The field has this one value: the first is overwritten in place, others go.
-    pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) {
-        let value = value.as_ref();
-        let Some(i) = self.position(name) else { return self.append_lower(name, value) };
+    /// The field has this one value: the first is overwritten in place, others go. `name` as for
+    /// [`append_lower`](Self::append_lower).
+    pub fn set(&mut self, name: &'static str, value: impl AsRef<[u8]>) {
+        match self.position(name) {
+            Some(i) => self.overwrite(i, name, value.as_ref()),
+            None => self.append_lower(name, value),
+        }
+    }
+
+    /// [`set`](Self::set) for a name in lower case that a configuration or a peer gave.
+    pub fn set_given(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        match self.position(name) {
+            Some(i) => self.overwrite(i, name, value.as_ref()),
+            None => self.append_given(name, value.as_ref()),
+        }
+    }
+
+    fn append_given(&mut self, name: &str, value: &[u8]) {
+        self.lay(name, value, is_usual_name(name.as_bytes()) && !has_controls(value));
+    }
+
+    fn overwrite(&mut self, i: usize, name: &str, value: &[u8]) {
         let old = self.entries[i];
         if value.len() <= old.value_len as usize {
             let at = old.value as usize;
@@ -224,7 +261,7 @@ impl HeaderMap {
     /// Appends `value` to the first value of `name`, after `separator`; adds the field if absent.
     pub fn append_to_value(&mut self, name: &str, separator: &str, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
-        let Some(i) = self.position(name) else { return self.append_lower(name, value) };
+        let Some(i) = self.position(name) else { return self.append_given(name, value) };
         let e = self.entries[i];
         let at = self.bytes.len();
         self.bytes.extend_from_within(e.value as usize..(e.value + e.value_len) as usize);
@@ -237,7 +274,7 @@ impl HeaderMap {
         self.entries[i].change();
     }
 
-    pub fn set_u64(&mut self, name: &str, value: u64) {
+    pub fn set_u64(&mut self, name: &'static str, value: u64) {
         let mut buf = [0u8; 20];
         self.set(name, decimal(value, &mut buf));
     }
@@ -378,11 +415,11 @@ impl Entry {
         }
     }
 
-    fn name_range(&self) -> std::ops::Range<usize> {
+    fn name_range(&self) -> Range<usize> {
         self.name as usize..self.name as usize + usize::from(self.name_len)
     }
 
-    fn value_range(&self) -> std::ops::Range<usize> {
+    fn value_range(&self) -> Range<usize> {
         self.value as usize..(self.value + self.value_len) as usize
     }
 }
@@ -402,7 +439,6 @@ impl<'b> Adopted<'_, 'b> {
         let at = (name.as_ptr() as usize).wrapping_sub(block);
         let value_at = (value.as_ptr() as usize).wrapping_sub(block);
         let (name_end, value_end) = (at.wrapping_add(name.len()), value_at.wrapping_add(value.len()));
-        let Ok(name_len) = u16::try_from(name.len()) else { return };
         if name_end > self.block.len() || value_end > self.block.len() || at > name_end || value_at > value_end {
             return self.map.append(name, value);
         }
@@ -410,16 +446,10 @@ impl<'b> Adopted<'_, 'b> {
             && self.block[name_end..value_at] == *b": "
             && self.block[value_end..].starts_with(b"\r\n");
         lower_at(&mut self.map.bytes, self.base + at, name.len());
-        let tag = tag(&self.map.bytes[self.base + at..self.base + name_end]);
-        self.map.see(tag);
-        self.map.entries.push(Entry {
-            name: (self.base + at) as u32,
-            name_len,
-            value: (self.base + value_at) as u32,
-            value_len: value.len() as u32,
-            tag,
-            form: if line { Form::Line } else { Form::Plain },
-        });
+        let (at, name_end) = (self.base + at, self.base + name_end);
+        let tag = tag(&self.map.bytes[at..name_end]);
+        let form = if line { Form::Line } else { Form::Plain };
+        self.map.push(at..name_end, self.base + value_at..self.base + value_end, tag, form);
     }
 
     /// Adds a field of the caller's own.
@@ -556,6 +586,29 @@ mod tests {
         assert!(m.remove("aa"));
         assert_eq!(written(&m), "<bb=><c=4><d=5><e=6><f=7,8><te=trailers>");
         assert_eq!(m.byte_size(), 5 + 1 + 4 + 1 + 2 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 3 + 2 + 8);
+    }
+
+    #[test]
+    fn own_fields_are_lines_where_they_can_be() {
+        let mut m = HeaderMap::new();
+        m.set(":scheme", "http");
+        m.set("x-id", "a\tb");
+        m.set_u64("x-n", 7);
+        m.append_to_value("x-list", ",", "1");
+        // Neither a name that is not usual nor a value that ends the line is copied unchecked.
+        m.set_given("x_odd", "1");
+        m.append_to_value("x y", ",", "1");
+        m.set_given("x-given", "1");
+        m.set("x-split", "a\r\nhost: evil");
+        m.append_lower("x-last", "é");
+        assert_eq!(
+            written(&m),
+            "x-id: a\tb\r\nx-n: 7\r\nx-list: 1\r\n<x_odd=1><x y=1>x-given: 1\r\n<x-split=a\r\nhost: evil>x-last: é\r\n"
+        );
+        m.set("x-n", "8");
+        m.append_to_value("x-list", ",", "2");
+        m.set("x-id", "\n");
+        assert!(written(&m).starts_with("<x-id=\n><x-n=8><x-list=1,2><x_odd=1><x y=1>x-given: 1"));
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl GrpcService {
             value.clear();
             format.append(told, &mut value);
             if !value.is_empty() {
-                headers.set(name, &value);
+                headers.set_given(name, &value);
             }
         }
         head

@@ -131,7 +131,7 @@ impl HeaderMutations {
                 let addition = &self.add[*index];
                 match addition.action {
                     Action::OverwriteOrAdd | Action::OverwriteIfPresent if overwrites => {
-                        headers.set(&addition.name, value);
+                        headers.set_given(&addition.name, value);
                     }
                     Action::AppendOrAdd | Action::AddIfAbsent if !overwrites => {
                         if joins(addition.joins) {

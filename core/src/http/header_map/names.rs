@@ -49,13 +49,56 @@ pub(super) fn lower(name: &mut [u8]) {
     }
 }
 
+const EACH: u64 = 0x0101_0101_0101_0101;
+const HIGH: u64 = EACH * 0x80;
+
 #[inline]
 fn lowered(bytes: u64, mask: u64) -> [u8; 8] {
-    const EACH: u64 = 0x0101_0101_0101_0101;
-    let low = bytes & (EACH * 0x7f);
+    let low = bytes & !HIGH;
     // The high bit of a byte says: at least `A`; more than `Z`; ASCII. No sum leaves its byte.
-    let capital = (low + EACH * (0x80 - b'A' as u64)) & !(low + EACH * (0x7f - b'Z' as u64)) & !bytes & (EACH * 0x80);
+    let capital = (low + EACH * (0x80 - b'A' as u64)) & !(low + EACH * (0x7f - b'Z' as u64)) & !bytes & HIGH;
     (bytes | (capital & mask) >> 2).to_le_bytes()
+}
+
+/// Whole words of `bytes`, and its last eight bytes; what is shorter is an `Err`.
+#[inline]
+fn words(bytes: &[u8]) -> Result<impl Iterator<Item = u64>, &[u8]> {
+    let last = bytes.last_chunk::<8>().ok_or(bytes)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    Ok(words.iter().chain([last]).map(|w| u64::from_le_bytes(*w)))
+}
+
+/// Lower case letters, digits and dashes: a token (RFC 9110 §5.6.2), as almost all names are. Not every token.
+#[inline]
+pub fn is_usual_name(name: &[u8]) -> bool {
+    match words(name) {
+        Err(short) => {
+            !short.is_empty() && short.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+        }
+        Ok(mut words) => words.all(|word| {
+            let low = word & !HIGH;
+            // The high bit of a byte: at least the first, and no more than the last. No sum leaves its byte.
+            let within = |first: u8, last: u8| {
+                (low + EACH * (0x80 - u64::from(first))) & !(low + EACH * (0x7f - u64::from(last)))
+            };
+            (within(b'a', b'z') | within(b'0', b'9') | within(b'-', b'-')) & !word & HIGH == HIGH
+        }),
+    }
+}
+
+/// Whether a byte is a control character other than tab: no field of HTTP/1 may hold it (RFC 9110 §5.5).
+#[inline]
+pub fn has_controls(value: &[u8]) -> bool {
+    let control = |b: u8| (b < b' ' && b != b'\t') || b == 0x7f;
+    match words(value) {
+        Err(short) => short.iter().any(|&b| control(b)),
+        Ok(mut words) => words.any(|word| {
+            let low = word & !HIGH;
+            // The high bit of a byte: ASCII, and below blank or DEL.
+            let suspect = !(low + EACH * (0x80 - u64::from(b' '))) | (low + EACH);
+            suspect & !word & HIGH != 0 && word.to_le_bytes().iter().any(|&b| control(b))
+        }),
+    }
 }
 
 /// A name's byte in the set of those seen.
@@ -89,5 +132,24 @@ mod tests {
                 }
             }
         }
+    }
+    #[test]
+    fn what_no_line_may_hold_is_found_wherever_it_stands() {
+        for len in 1..20 {
+            for at in 0..len {
+                for byte in 0..=255u8 {
+                    let mut value = vec![if at % 2 == 0 { b'a' } else { 0xff }; len];
+                    value[at] = byte;
+                    let control = byte.is_ascii_control() && byte != b'\t';
+                    assert_eq!(has_controls(&value), control, "{byte} at {at} of {len}");
+                    let mut name = vec![b'x'; len];
+                    name[at] = byte;
+                    let usual = byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+                    assert_eq!(is_usual_name(&name), usual, "{byte} at {at} of {len}");
+                }
+            }
+        }
+        assert!(!has_controls(b"") && !has_controls(b"\t\t\t\t\t\t\t\t") && has_controls(b"\t\0\t\t\t\t\t\t"));
+        assert!(!is_usual_name(b""));
     }
 }

@@ -292,15 +292,15 @@ fn read_fields(
     head.framing = framing;
     let map = &mut head.headers;
     options.header_case.keep(map, fields.iter().map(|f| f.name), b"");
-    map.append(":method", line.method);
+    map.append_lower(":method", line.method);
     if let Some(scheme) = target.scheme {
-        map.append(":scheme", scheme);
+        map.append_lower(":scheme", scheme);
     }
     if let Some(path) = target.path {
-        map.append(":path", path);
+        map.append_lower(":path", path);
     }
     if let Some(authority) = authority {
-        map.append(":authority", authority);
+        map.append_lower(":authority", authority);
     }
     append_plain(block, fields, &special, framing, options, map);
     nominated(fields, &special, map)?;

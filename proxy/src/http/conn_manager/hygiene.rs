@@ -208,7 +208,7 @@ fn set_scheme(head: &mut RequestHead, secure: bool, overwrite: Option<&'static s
     head.headers.set(":scheme", scheme(https));
 }
 
-fn set_ip(head: &mut RequestHead, name: &str, ip: IpAddr) {
+fn set_ip(head: &mut RequestHead, name: &'static str, ip: IpAddr) {
     let mut text = IpText::new();
     head.headers.set(name, text.write(ip));
 }
@@ -287,7 +287,7 @@ pub fn mutate_response(head: &mut ResponseHead, request: &RequestHead, identity:
         ServerHeader::AppendIfAbsent | ServerHeader::PassThrough => {}
     }
     if !headers.contains("date") {
-        headers.append("date", date);
+        headers.append_lower("date", date);
     }
     if identity.always_set_request_id_in_response
         && let Some(id) = request.headers.get("x-request-id")

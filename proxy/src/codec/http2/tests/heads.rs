@@ -186,7 +186,7 @@ fn what_belongs_to_an_http1_connection_does_not_go_out() {
 fn a_request_that_cannot_be_sent_says_why() {
     let with = |name: &str, value: &[u8]| {
         let mut head = get("/");
-        head.headers.set(name, value);
+        head.headers.set_given(name, value);
         Outgoing::new(&head, true, false).map(drop)
     };
     assert_eq!(with(":path", b"/a b"), Err("path"));

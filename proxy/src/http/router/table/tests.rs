@@ -93,7 +93,7 @@ fn get(path: &str, fields: &[(&str, &str)]) -> RequestHead {
         ("x-forwarded-proto", "http"),
     ];
     for (name, value) in defaults.iter().chain(fields) {
-        head.headers.set(name, value);
+        head.headers.set_given(name, value);
     }
     head
 }
