@@ -42,8 +42,9 @@ supports!(STDERR = "envoy.extensions.access_loggers.stream.v3.StderrAccessLog" {
 /// What is honoured of the messages read here.
 pub static SUPPORTED: &[&Entry] = &[&ACCESS_LOG, &FILE, &STDOUT, &STDERR];
 
-/// Reads a list of access logs: all that is wrong with it at once. Opens their files.
+/// Reads the list of access logs that stands at `path`: all that is wrong with it at once. Opens their files.
 pub fn check(
+    path: &str,
     logs: &[pb::AccessLog],
     context: &FactoryContext<'_>,
 ) -> Result<Vec<Arc<dyn AccessLogConfig>>, Vec<ConfigError>> {
@@ -51,7 +52,7 @@ pub fn check(
     for (i, log) in logs.iter().enumerate() {
         match check_one(log, context) {
             Ok(config) => made.push(config),
-            Err(error) => errors.push(error.within(&format!("access_log[{i}]"))),
+            Err(error) => errors.push(error.within(&format!("{path}[{i}]"))),
         }
     }
     if errors.is_empty() { Ok(made) } else { Err(errors) }

@@ -80,7 +80,7 @@ fn checked(logs: &[pb::AccessLog], kept: &Kept) -> Result<Vec<Arc<dyn AccessLogC
         formats: &crate::format::Formats,
         scopes: &scopes,
     };
-    check(logs, &context)
+    check("access_log", logs, &context)
 }
 
 fn log(config: Any) -> pb::AccessLog {

@@ -41,7 +41,7 @@ impl AdminConfig {
         message: &pb::Admin,
         context: &FactoryContext<'_>,
     ) -> Result<Option<AdminConfig>, Vec<ConfigError>> {
-        let logs = access_log::check(&all_logs(message), context)?;
+        let logs = access_log::check("access_log", &all_logs(message), context)?;
         let Some(address) = &message.address else { return Ok(None) };
         let address = options::address(address).map_err(|e| vec![e.within("address")])?;
         let matchers = message.allow_paths.iter().enumerate();

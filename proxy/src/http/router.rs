@@ -13,6 +13,7 @@
 //! - `shadow`: copies for other clusters; `internal_redirect`: redirects that are followed here
 //! - `routes`: where a manager's routes come from, `scopes`: which of many tables a request is looked up in
 //! - `rds`, `srds`: routes, and their scopes, that come while the server runs
+//! - `upstream_log`: what is told of each attempt
 //! - `tally`: where a request is counted
 //! - `rewrite`, `redirect`, `direct_response`, `weighted`, `filter_config`: the rest of a route
 
@@ -43,6 +44,7 @@ mod strict_headers;
 mod table;
 mod tally;
 mod timeouts;
+mod upstream_log;
 mod upstream_request;
 mod virtual_host;
 mod weighted;
@@ -135,6 +137,7 @@ pub static SUPPORTED: &[&Entry] = &[
     &scopes::SCOPE,
     &scopes::KEY,
     &scopes::FRAGMENT,
+    &upstream_log::OPTIONS,
     &virtual_host::CONFIG,
     &virtual_host::HOST,
     &weighted::WEIGHTED,

@@ -182,7 +182,7 @@ impl ListenerConfig {
             errors.extend(e);
             Vec::new()
         });
-        let logs = access_log::check(&message.access_log, context).unwrap_or_else(|e| {
+        let logs = access_log::check("access_log", &message.access_log, context).unwrap_or_else(|e| {
             errors.extend(e);
             Vec::new()
         });

@@ -114,7 +114,7 @@ impl TerminalFilterFactory for Factory {
         context: &FactoryContext<'_>,
     ) -> Result<Arc<dyn TerminalFilterConfig>, Vec<ConfigError>> {
         let message = nuncio_api::any::decode::<pb::TcpProxy>(config).map_err(|e| vec![e])?;
-        let logs = access_log::check(&message.access_log, context)?;
+        let logs = access_log::check("access_log", &message.access_log, context)?;
         Ok(Arc::new(Shared(Arc::new(Config::check(&message, logs, listener, context)?))))
     }
 }

@@ -17,6 +17,7 @@ mod stage;
 #[path = "../http2/strict.rs"]
 #[allow(dead_code)]
 mod strict;
+mod upstream_log;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nuncio_api::pb::envoy::config::accesslog::v3::AccessLog;
 use nuncio_core::access_log::AccessLogConfig;
 use nuncio_core::http::HttpFilter;
 use nuncio_core::net::CidrRange;
@@ -172,7 +173,7 @@ pub enum FilterSource {
 }
 
 /// `envoy.extensions.filters.http.router.v3.Router`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct RouterConfig {
     /// No `x-envoy-*` headers of ours on requests and responses.
     pub suppress_envoy_headers: bool,
@@ -180,6 +181,10 @@ pub struct RouterConfig {
     pub strict_headers: StrictHeaders,
     /// `suppress_grpc_request_failure_code_stats`
     pub suppress_grpc_code_stats: bool,
+    /// Records of attempts when they get a connection, beside those when they end.
+    pub upstream_log_on_stream: bool,
+    /// Made ready in [`Config::upstream_logs`].
+    pub upstream_log: Vec<AccessLog>,
 }
 
 /// `codec_type`.
@@ -226,6 +231,8 @@ pub struct Config {
     pub routes: Routes,
     pub access_logs: Vec<Arc<dyn AccessLogConfig>>,
     pub access_log_options: AccessLogOptions,
+    /// Of the router: a record for each attempt.
+    pub upstream_logs: Vec<Arc<dyn AccessLogConfig>>,
     pub codec_type: CodecType,
     pub upgrades: Upgrades,
     pub codec: ServerOptions,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nuncio_api::any::unpack;
+use nuncio_api::pb::envoy::config::accesslog::v3::AccessLog;
 use nuncio_api::pb::envoy::config::core::v3::{ExtensionConfigSource, HttpProtocolOptions};
 use nuncio_api::pb::envoy::extensions::filters::http::router::v3::Router as RouterProto;
 use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
@@ -15,6 +16,7 @@ use nuncio_api::pb::envoy::extensions::filters::network::http_connection_manager
 use nuncio_api::pb::envoy::r#type::v3::Percent;
 use nuncio_api::pb::google::protobuf::Duration as DurationProto;
 use nuncio_api::supports;
+use nuncio_core::access_log::AccessLogConfig;
 use nuncio_core::error::ConfigError;
 use nuncio_core::extension::FactoryContext;
 use nuncio_core::matcher::StringMatcher;
@@ -84,7 +86,7 @@ supports!(pub HTTP_FILTER = "envoy.extensions.filters.network.http_connection_ma
 });
 supports!(pub ROUTER = "envoy.extensions.filters.http.router.v3.Router" {
     suppress_envoy_headers, respect_expected_rq_timeout, strict_check_headers,
-    suppress_grpc_request_failure_code_stats,
+    suppress_grpc_request_failure_code_stats, upstream_log, upstream_log_options,
 } noop {
     start_child_span: "no tracer is implemented",
     dynamic_stats: "per-code counters cost nothing until used",
@@ -186,7 +188,10 @@ impl Check<'_> {
         let mut filters = vec![filters];
         let upgrades = self.upgrades(proto, &mut filters, &router);
         let routes = self.routes(proto);
-        let access_logs = self.access_logs(proto);
+        let access_logs = self.access_logs("access_log", &proto.access_log);
+        let last = proto.http_filters.len().saturating_sub(1);
+        let upstream_logs = format!("http_filters[{last}].typed_config.upstream_log");
+        let upstream_logs = self.access_logs(&upstream_logs, &router.upstream_log);
         let local_replies = self.local_replies(proto);
         let common = proto.common_http_protocol_options.unwrap_or_default();
         let prefix: Arc<str> = proto.stat_prefix.as_str().into();
@@ -211,6 +216,7 @@ impl Check<'_> {
             proxy_status: self.proxy_status(proto),
             routes: routes?,
             access_logs,
+            upstream_logs,
             access_log_options: self.access_log_options(proto),
             codec_type: match proto.codec_type() {
                 proto::CodecType::Http1 => CodecType::Http1,
@@ -379,6 +385,10 @@ impl Check<'_> {
                             respect_expected_rq_timeout: message.respect_expected_rq_timeout,
                             strict_headers: StrictHeaders::new(&message.strict_check_headers),
                             suppress_grpc_code_stats: message.suppress_grpc_request_failure_code_stats,
+                            upstream_log_on_stream: message
+                                .upstream_log_options
+                                .is_some_and(|options| options.flush_upstream_log_on_upstream_stream),
+                            upstream_log: message.upstream_log,
                         });
                     }
                     Err(e) => self.error(path, e.reason),
@@ -463,8 +473,8 @@ impl Check<'_> {
         }
     }
 
-    fn access_logs(&mut self, proto: &Proto) -> Vec<Arc<dyn nuncio_core::access_log::AccessLogConfig>> {
-        crate::access_log::check(&proto.access_log, self.context).unwrap_or_else(|errors| {
+    fn access_logs(&mut self, path: &str, logs: &[AccessLog]) -> Vec<Arc<dyn AccessLogConfig>> {
+        crate::access_log::check(path, logs, self.context).unwrap_or_else(|errors| {
             self.errors.extend(errors);
             Vec::new()
         })

@@ -23,6 +23,7 @@ use super::retry_state::RetryState;
 use super::shadow::Feed;
 use super::tally::{Apart, Tally};
 use super::timeouts::{Timeouts, grpc_timeout, grpc_timeout_text};
+use super::upstream_log::AttemptLog;
 use super::upstream_request::{Kind, UpstreamRequest};
 use super::{Action, HashInput, MatchContext, Route};
 use crate::codec::Buffers;
@@ -158,6 +159,8 @@ pub struct Router {
     apart: Apart,
     /// A gRPC call whose codes of HTTP say nothing to whoever counts them.
     hides_code: bool,
+    /// For `upstream_log`, where there is one.
+    attempt_log: Option<AttemptLog>,
 }
 
 impl Router {
@@ -282,6 +285,7 @@ impl Router {
         };
         control.info_mut().upstream_cluster = Some(cluster.info().clone());
         self.count_apart(route, request, control, manager);
+        self.attempt_log = (!manager.upstream_loggers.is_empty()).then(AttemptLog::default);
         self.hides_code = manager.config.router.suppress_grpc_code_stats && request.is_grpc();
         if let Some(reply) = self.drop_overload(&cluster, manager) {
             return Some(reply);

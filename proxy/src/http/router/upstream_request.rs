@@ -8,9 +8,11 @@ use nuncio_core::http::grpc_status;
 use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, StreamControl, Version};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::{Choice, Host, Outcome};
+use tokio::time::Instant;
 
 use super::attempt_timers::AttemptTimers;
 use super::failure::{Failure, Reset};
+use super::upstream_log::AttemptRecord;
 use crate::codec::{Body, Buffers};
 use crate::tls::ServerWanted;
 use crate::upstream::ThreadLocalCluster;
@@ -60,6 +62,8 @@ pub struct UpstreamRequest {
     /// Something of a response came.
     answered: bool,
     pub(super) timers: AttemptTimers,
+    /// For `upstream_log`, where there is one.
+    pub(super) record: Option<Box<AttemptRecord>>,
 }
 
 impl UpstreamRequest {
@@ -120,6 +124,9 @@ impl UpstreamRequest {
         host: Arc<Host>,
         priority: Priority,
     ) -> Result<(), Failure> {
+        if let Some(record) = &mut self.record {
+            record.asks(&host);
+        }
         let acquired = match self.kind {
             Kind::Terminated => match cluster.connect_tcp(&host, self.wanted.clone()) {
                 Ok(connecting) => AcquireStream::Pending(PendingStream::Tcp(connecting)),
@@ -207,9 +214,12 @@ impl UpstreamRequest {
                 return Err(Failure { stale_connection: true, ..Failure::new(Reset::RemoteRefusedStream) });
             }
         }
-        let mut info = control.info_mut();
-        info.timings.first_upstream_tx = Some(control.now());
-        info.upstream_header_bytes_sent = request.headers.byte_size() as u64;
+        let (mut info, now, bytes) = (control.info_mut(), control.now(), request.headers.byte_size() as u64);
+        info.timings.first_upstream_tx = Some(now);
+        info.upstream_header_bytes_sent = bytes;
+        if let Some(record) = &mut self.record {
+            record.sent_head(bytes, now);
+        }
         Ok(())
     }
 
@@ -221,6 +231,9 @@ impl UpstreamRequest {
         end: bool,
     ) -> Result<(), Failure> {
         let State::Open(conn) = &mut self.state else { return Ok(()) };
+        if let Some(record) = &mut self.record {
+            record.sent(data.as_slice().len());
+        }
         conn.send_data(cx, buffers, data, end).map_err(|_| self.cut())
     }
 
@@ -286,7 +299,12 @@ impl UpstreamRequest {
     pub fn poll_body<'s>(&mut self, cx: &mut Context<'_>, scratch: &'s mut [u8]) -> Poll<Result<Body<'s>, Failure>> {
         let State::Open(conn) = &mut self.state else { return Poll::Ready(Ok(Body::End)) };
         match ready!(conn.poll_body(cx, scratch)) {
-            Ok(body) => Poll::Ready(Ok(body)),
+            Ok(body) => {
+                if let (Some(record), Body::Data(data)) = (&mut self.record, &body) {
+                    record.received(data.as_slice().len());
+                }
+                Poll::Ready(Ok(body))
+            }
             Err(error) => Poll::Ready(Err(self.broken(error))),
         }
     }
@@ -337,7 +355,10 @@ impl UpstreamRequest {
     }
 
     /// What the answer tells of the host, whatever becomes of it.
-    pub fn report_answer(&self, head: &ResponseHead) {
+    pub fn report_answer(&mut self, head: &ResponseHead, now: Instant) {
+        if let Some(record) = &mut self.record {
+            record.answered(head, now);
+        }
         if !self.host.as_ref().is_some_and(|host| host.is_watched()) {
             return;
         }
@@ -361,6 +382,9 @@ impl UpstreamRequest {
 
     /// The attempt failed; its connection is closed.
     pub fn failed(&mut self, failure: &Failure) {
+        if let Some(record) = &mut self.record {
+            record.failed(failure);
+        }
         // What was late was reported when its time was up, and our own limits say nothing of the host.
         if !failure.is_timeout() && !matches!(failure.reset, Reset::Overflow | Reset::NoHealthyHost) {
             self.report(Outcome::Failed);

@@ -132,6 +132,7 @@ impl ActiveStream {
             let status = info.response_code.filter(|code| *code != 100).unwrap_or(0);
             manager.count_response(status, now.duration_since(info.start), info.is_health_check);
         }
+        self.router.log_attempts(&self.request, &self.control, manager);
         self.log(manager, LogType::DownstreamEnd);
         self.decode_chain.reset(&self.control);
         self.encode_chain.reset(&self.control);
@@ -168,6 +169,7 @@ impl ActiveStream {
             info.set_details("internal_redirect");
             info.timings.end = Some(now);
         }
+        self.router.log_attempts(&self.request, &self.control, manager);
         self.log(manager, LogType::DownstreamEnd);
         self.decode_chain.reset(&self.control);
         self.encode_chain.reset(&self.control);

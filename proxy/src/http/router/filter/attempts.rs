@@ -51,6 +51,10 @@ impl Router {
             let source = control.state().original_source.get().or(of_listener);
             let authority = request.authority().unwrap_or_default();
             let wanted = cluster.wanted(authority, header, connection.as_deref(), source);
+            self.upstream.record = self.attempt_log.as_ref().map(|log| {
+                let clock = &manager.worker.context.clock;
+                Box::new(log.begin(control.now(), clock.now()))
+            });
             self.upstream.begin(&cluster, priority, choice, (downstream, self.kind), wanted)?;
             self.begin_copies(control, manager);
         }
@@ -60,7 +64,25 @@ impl Router {
         }
         opened?;
         self.opened(&cluster, request, control.now(), manager);
+        self.log_opened(request, control, manager);
         Poll::Ready(Ok(()))
+    }
+
+    /// Those before it that are over are told first.
+    fn log_opened(&mut self, request: &RequestHead, control: &StreamControl, manager: &HttpConnectionManager) {
+        let (Some(log), Some(record)) = (&self.attempt_log, &mut self.upstream.record) else { return };
+        log.write(request, control, manager);
+        record.opened(&control.info());
+        if manager.config.router.upstream_log_on_stream {
+            record.write_opened(request, control, manager);
+        }
+    }
+
+    /// The stream is over: what `upstream_log` tells of its attempts, before the stream's own record.
+    pub fn log_attempts(&mut self, request: &RequestHead, control: &StreamControl, manager: &HttpConnectionManager) {
+        let Some(log) = self.attempt_log.take() else { return };
+        self.raced.iter_mut().chain([&mut self.upstream]).for_each(|attempt| attempt.record = None);
+        log.write(request, control, manager);
     }
 
     /// What the next attempt tells its upstream.

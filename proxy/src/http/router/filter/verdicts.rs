@@ -63,7 +63,11 @@ impl Router {
         manager: &HttpConnectionManager,
     ) -> Heard {
         let raced = self.answering.take();
-        raced.map_or(&self.upstream, |at| &self.raced[at]).report_answer(head);
+        let answering = match raced {
+            Some(at) => &mut self.raced[at],
+            None => &mut self.upstream,
+        };
+        answering.report_answer(head, control.now());
         let mut unwanted = false;
         if let Some(mut retry) = self.retry.take() {
             let context = &manager.worker.context;
