@@ -26,6 +26,7 @@ use nuncio_core::http::{
     StreamControl,
 };
 use nuncio_core::stats::{List, Scope, ScopeId, Stats};
+use nuncio_core::stream_info::FilterState;
 
 use super::declared;
 use crate::http::router::{MatchContext, RouteMatch};
@@ -43,7 +44,7 @@ mod status;
 mod token;
 
 supports!(CONFIG = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication" {
-    providers, rules, bypass_cors_preflight, requirement_map, strip_failure_response, stat_prefix
+    providers, rules, filter_state_rules, bypass_cors_preflight, requirement_map, strip_failure_response, stat_prefix
 });
 supports!(PROVIDER = "envoy.extensions.filters.http.jwt_authn.v3.JwtProvider" {
     issuer, audiences, subjects, require_expiration, max_lifetime, forward, from_headers, from_params, from_cookies,
@@ -73,6 +74,7 @@ supports!(CLAIM = "envoy.extensions.filters.http.jwt_authn.v3.JwtClaimToHeader" 
 });
 supports!(SEGMENT = "envoy.extensions.filters.http.jwt_authn.v3.JwtClaimToHeader.PathSegment" { key });
 supports!(RULE = "envoy.extensions.filters.http.jwt_authn.v3.RequirementRule" { r#match, requires, requirement_name });
+supports!(STATE_RULE = "envoy.extensions.filters.http.jwt_authn.v3.FilterStateRule" { name, requires });
 supports!(REQUIREMENT = "envoy.extensions.filters.http.jwt_authn.v3.JwtRequirement" {
     provider_name, provider_and_audiences, requires_any, requires_all, allow_missing_or_failed, allow_missing
 });
@@ -94,6 +96,7 @@ pub(super) static SUPPORTED: &[&Entry] = &[
     &CLAIM,
     &SEGMENT,
     &RULE,
+    &STATE_RULE,
     &REQUIREMENT,
     &EMPTY,
     &AUDIENCES,
@@ -161,6 +164,8 @@ struct Settings {
     scope: ScopeId,
     providers: Vec<Provider>,
     rules: Vec<(RouteMatch, Requirement)>,
+    /// Asked where no rule matches.
+    state_rules: StateRules,
     named: HashMap<String, Requirement>,
     bypass_cors_preflight: bool,
     strip_failure: bool,
@@ -193,12 +198,15 @@ impl Settings {
                 requirement.map_err(|e| e.within("requires").within(&path))?,
             ))
         });
+        let state_rules = proto.filter_state_rules.as_ref().map(|rules| StateRules::new(rules, &indexes));
+        let state_rules = state_rules.transpose().map_err(|e| e.within("filter_state_rules"))?.unwrap_or_default();
         let dot = if proto.stat_prefix.is_empty() { "" } else { "." };
         let prefix = format!("{}.jwt_authn{dot}{}", context.stat_prefix, proto.stat_prefix);
         Ok(Self {
             name: context.name.into(),
             scope: declared::<JwtAuthn>(context, &SCOPE, &prefix),
             rules: rules.collect::<Result<_, ConfigError>>()?,
+            state_rules,
             named: proto
                 .requirement_map
                 .keys()
@@ -209,6 +217,33 @@ impl Settings {
             bypass_cors_preflight: proto.bypass_cors_preflight,
             strip_failure: proto.strip_failure_response,
         })
+    }
+}
+
+/// Requirements by what filters before this one left for it.
+#[derive(Default)]
+struct StateRules {
+    name: String,
+    requirements: HashMap<String, Requirement>,
+}
+
+impl StateRules {
+    fn new(proto: &pb::FilterStateRule, providers: &HashMap<String, usize>) -> Result<Self, ConfigError> {
+        let read = |(value, requirement): (&String, _)| {
+            let requirement = Requirement::new(requirement, providers);
+            Ok((value.clone(), requirement.map_err(|e| e.within(&format!("requires[{value}]")))?))
+        };
+        let requirements = proto.requires.iter().map(read).collect::<Result<_, ConfigError>>()?;
+        Ok(Self { name: proto.name.clone(), requirements })
+    }
+
+    /// What the stream says goes before what its connection says.
+    fn find(&self, stream: &FilterState, connection: Option<&FilterState>) -> Option<&Requirement> {
+        if self.requirements.is_empty() {
+            return None;
+        }
+        let object = stream.get(&self.name).or_else(|| connection?.get(&self.name))?;
+        self.requirements.get(&object.text()?)
     }
 }
 
@@ -255,7 +290,11 @@ impl Shared {
         };
         let path = head.path_without_query();
         let rule = settings.rules.iter().find(|(matches, _)| matches.matches(path, head, &context));
-        Ok(rule.map(|(_, requirement)| requirement))
+        if let Some((_, requirement)) = rule {
+            return Ok(Some(requirement));
+        }
+        let of_connection = connection.as_ref().map(|connection| connection.filter_state.borrow());
+        Ok(settings.state_rules.find(&info.filter_state, of_connection.as_deref()))
     }
 
     fn wrong_name(&self, name: &str) -> LocalReply {

@@ -179,3 +179,30 @@ async fn published_keys_are_fetched_kept_and_fetched_again_when_they_are_old() {
     let stats = ["jwks_fetch_failed", "jwks_fetch_success"].map(|s| bench.stat(&format!("http.in.jwt_authn.{s}")));
     assert_eq!(stats, [3, 2]);
 }
+
+// As Envoy 1.40, with a `set_filter_state` before the filter: a value that is not listed, or none, requires nothing.
+#[test]
+fn what_is_required_may_depend_on_what_filters_before_said() {
+    use super::{FilterState, StateRules, pb};
+    use pb::jwt_requirement::RequiresType;
+    let requires = |requires_type| pb::JwtRequirement { requires_type: Some(requires_type) };
+    let listed = [
+        ("one".to_owned(), requires(RequiresType::ProviderName("p".into()))),
+        ("two".to_owned(), requires(RequiresType::AllowMissing(Default::default()))),
+    ];
+    let rule = pb::FilterStateRule { name: "tenant".into(), requires: listed.into() };
+    let rules = StateRules::new(&rule, &[("p".to_owned(), 0)].into()).unwrap();
+    let state = |value: &str| {
+        let mut state = FilterState::default();
+        state.set("tenant", std::sync::Arc::new(value.to_owned()));
+        state
+    };
+    let (none, one, two) = (FilterState::default(), state("one"), state("two"));
+    let found = |stream: &FilterState, connection| rules.find(stream, connection).map(std::ptr::from_ref);
+    assert!(found(&one, None).is_some() && found(&two, None).is_some() && found(&one, None) != found(&two, None));
+    assert_eq!((found(&state("three"), None), found(&none, None)), (None, None));
+    assert_eq!(found(&none, Some(&one)), found(&one, None), "the connection's, where the stream has none");
+    assert_eq!(found(&two, Some(&one)), found(&two, None));
+    let wrong = StateRules::new(&rule, &Default::default()).err().unwrap().to_string();
+    assert!(wrong.starts_with("requires[one]"), "{wrong}");
+}
