@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -69,6 +70,8 @@ static ALLOCATOR: Counting = Counting;
 struct House {
     proxy: RunningProxy,
     upstream: Upstream,
+    /// The neighbour's own: what the attack sends upstream keeps the other's one thread busy, and that is the test's.
+    _quiet: Upstream,
     /// What 99 of 100 answers take in quiet times.
     quiet: Duration,
     _alone: MutexGuard<'static, ()>,
@@ -86,7 +89,7 @@ const QUIET: usize = 1000;
 /// What a quiet time is at least taken for. A request of the neighbour wakes four threads one after the other (worker,
 /// upstream, worker, its own) on a machine whose two processors the attacker's own thread and other programs use too.
 /// Each of the four may have to wait for the rest of somebody's slice, which the kernel makes up to 3 ms long.
-/// Without optimisation a hundred of the largest heads at once (R37) keep the worker and the test's own upstream busy for a
+/// Without optimisation a hundred of the largest heads at once (R37) keep the worker and the attack's upstream busy for a
 /// second on a machine that does other things too: there only a standstill shows, and the figure is one of release builds.
 const SLICES: Duration = Duration::from_millis(if cfg!(debug_assertions) { 200 } else { 1 } * 4 * 3);
 
@@ -95,12 +98,13 @@ impl House {
     fn new(manager: &str) -> Self {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let upstream = Upstream::start();
-        let proxy = RunningProxy::start(&configuration(upstream.address, manager, ""), 1);
+        let (upstream, own) = (Upstream::start(), Upstream::start());
+        let configuration = configuration(upstream.address, manager, &neighbours(own.address));
+        let to_own = r#"routes: [{match: {prefix: "/neighbour"}, route: {cluster: own}}, "#;
+        let proxy = RunningProxy::start(&configuration.replacen("routes: [", to_own, 1), 1);
         // Also warms everything that is made once.
         let quiet = Neighbour::quiet(&proxy);
-        upstream.take();
-        Self { proxy, upstream, quiet, _alone: alone }
+        Self { proxy, upstream, _quiet: own, quiet, _alone: alone }
     }
 
     /// Runs the attack, beside a client that wants nothing but answers.
@@ -126,6 +130,15 @@ impl House {
     fn allowed(&self, quiet: Duration) -> Duration {
         (5 * quiet).max(SLICES)
     }
+}
+
+/// A cluster `own`, to stand behind another.
+fn neighbours(address: SocketAddr) -> String {
+    let socket = format!("{{address: {}, port_value: {}}}", address.ip(), address.port());
+    format!(
+        "\n  - name: own\n    load_assignment: {{cluster_name: own, endpoints: [{{lb_endpoints: [{{endpoint: {{address: \
+         {{socket_address: {socket}}}}}}}]}}]}}"
+    )
 }
 
 /// The slowest of the fastest 99 of 100.
