@@ -26,7 +26,7 @@ pub(super) enum PathRewrite {
     None,
     /// Instead of the part that the route matched.
     Prefix(Box<str>),
-    /// Every match inside the path without query.
+    /// Every match inside the path without query; nothing changes if nothing is left.
     Regex(Box<RegexRewrite>),
     /// Instead of the path without query; nothing changes if it is empty.
     Format(Box<Formatter>),
@@ -92,6 +92,9 @@ impl PathRewrite {
             }
             Self::Regex(rewrite) => {
                 rewrite.rewrite(plain, scratch);
+                if scratch.is_empty() {
+                    return;
+                }
                 scratch.extend_from_slice(&path[plain.len()..]);
             }
             Self::Format(format) => {
