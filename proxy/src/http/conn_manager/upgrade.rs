@@ -86,6 +86,11 @@ pub fn wanted(request: &RequestHead) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use nuncio_testkit::http2::Client;
+    use nuncio_testkit::http2::frame::{flag, frame, kind::*};
+    use nuncio_testkit::http2::hpack::block;
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
     use crate::http::filters::testing::{Bench, FILTERS};
 
@@ -149,6 +154,49 @@ mod tests {
         assert_eq!(ask("/on", "aside").await, said("409", "route"));
         // The record of a stream is used again with the list of requests.
         assert_eq!(bench.get("/", "").await.upstream_field("x-list"), Some("plain"));
+    }
+
+    // Expected: Envoy 1.40, also for HTTP/2, where the body below 400 would be the WebSocket's bytes.
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn the_body_of_a_handshake_that_failed_without_an_error_goes_no_further() {
+        let routes = "route_config: {virtual_hosts: [{name: v, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: c}}]}]}";
+        let bench = Bench::with(&format!(
+            "{{stat_prefix: in, http_filters: [ROUTER], http2_protocol_options: {{allow_connect: true}}, upgrade_configs: \
+             [{{upgrade_type: websocket}}, {{upgrade_type: foo}}], {routes}}}"
+        ));
+        for (kind, status, body) in [
+            ("websocket", "200 OK", ""),
+            ("WebSocket", "302 Found", ""),
+            ("websocket", "400 Bad Request", "body"),
+            ("foo", "200 OK", "body"),
+        ] {
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 4\r\n\r\nbody");
+            let request = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: {kind}\r\n\r\n");
+            let http1 = bench.ask(request, &answer).await;
+            assert_eq!((http1.status(), http1.body()), (&status[..3], body), "{kind} {status}");
+            assert_eq!(http1.field("content-length"), Some(if body.is_empty() { "0" } else { "4" }), "{kind} {status}");
+            let mut client = Client::new(bench.connect());
+            client.shake_hands(&[]).await;
+            let fields =
+                [(":method", "CONNECT"), (":protocol", kind), (":scheme", "http"), (":authority", "a"), (":path", "/")];
+            client.write(&frame(HEADERS, flag::END_HEADERS, 1, &block(&fields))).await;
+            let upstream = async {
+                let mut far = bench.house.net.next().await;
+                far.request().await;
+                let mut stream = far.into_stream();
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                std::future::pending::<()>().await;
+            };
+            let http2 = tokio::select! {
+                answer = client.answer(1) => answer.unwrap(),
+                () = upstream => unreachable!("it stays"),
+            };
+            assert_eq!(
+                (http2.status.to_string().as_str(), &*http2.body),
+                (&status[..3], body.as_bytes()),
+                "{kind} {status}"
+            );
+        }
     }
 
     // What the upstream sent before it closed was lost with a reset; Envoy 1.40 passes it on.

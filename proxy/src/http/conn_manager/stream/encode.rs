@@ -77,6 +77,17 @@ impl ActiveStream {
         } else {
             self.upgrade = Upgrade::None;
             self.decode = Decode::Done;
+            self.drop_body_of_failed_handshake();
+        }
+    }
+
+    /// As Envoy: what answers a WebSocket's handshake without 101, and yet without an error, is not understood by anybody;
+    /// its body stays here. A client of HTTP/2, where 200 is what accepts, would read it as the WebSocket's bytes.
+    fn drop_body_of_failed_handshake(&mut self) {
+        let websocket = upgrade::wanted(&self.request).is_some_and(|kind| kind.eq_ignore_ascii_case(b"websocket"));
+        if websocket && self.response.status < 400 {
+            self.response.framing = Framing::None;
+            self.control.info_mut().set_details("websocket_handshake_unsuccessful");
         }
     }
 
