@@ -1,6 +1,6 @@
 //! Blocks of fields: heads and trailers (RFC 9113 §4.3 and §8).
 
-use nuncio_core::http::RequestHead;
+use nuncio_core::http::{Framing, RequestHead};
 
 use super::super::fields::{MESSAGING, RequestReader, ResponseReader, TrailersReader, Violation};
 use super::super::flood::{Fault, FaultKind};
@@ -217,6 +217,12 @@ impl Session {
             let tunnel = stream.is_connect && (200..300).contains(&head.status);
             let bodiless = stream.is_head || matches!(head.status, 204 | 304);
             stream.remaining = if bodiless { Some(0) } else { length.filter(|_| !tunnel) };
+            if head.status == 204 && length.is_some_and(|n| n > 0) {
+                return self.malformed(slot, "a content-length with 204");
+            }
+            if bodiless && length.is_none() && !stream.is_head {
+                head.framing = Framing::None;
+            }
             if headed.end && stream.remaining.is_some_and(|n| n > 0) {
                 return self.malformed(slot, "a content-length without a body");
             }

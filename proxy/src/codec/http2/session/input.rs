@@ -290,15 +290,15 @@ impl Session {
         self.counts.rx_resets += 1;
         self.counts.refused += u32::from(code == code::REFUSED_STREAM);
         if let Some(slot) = self.streams.find(id) {
-            self.drop_unread_of_cut(slot);
+            self.drop_cut_request(slot);
             self.streams.get(slot).fail(StreamError::of_reset(code));
         }
         Ok(())
     }
 
-    /// What came of a message that will not be whole is of no use.
-    fn drop_unread_of_cut(&mut self, slot: usize) {
-        if !self.streams.get(slot).recv_ended {
+    /// What came of a request that will not be whole is of no use.
+    fn drop_cut_request(&mut self, slot: usize) {
+        if self.is_server() && !self.streams.get(slot).recv_ended {
             self.drop_unread(slot);
         }
     }

@@ -167,10 +167,14 @@ impl Session {
         slot: usize,
     ) -> Poll<Result<Body<'static>, BodyEnd>> {
         let connection = self.connection_error();
+        let server = self.is_server();
         let stream = self.streams.get(slot);
         // What came whole counts, whatever the peer said then.
-        if !stream.recv_ended
-            && let Some(error) = stream.error.or(connection)
+        let cut = stream.error.or(connection).filter(|_| !stream.recv_ended);
+        // Nobody waits for the request of a client that is gone. Of an answer what came goes on, as it would if its end had
+        // come a moment later: messages of a gRPC stream, say.
+        if let Some(error) = cut
+            && (server || stream.data.is_empty())
         {
             return Poll::Ready(Err(BodyEnd::Stream(error)));
         }

@@ -269,10 +269,65 @@ async fn a_body_where_there_can_be_none_is_malformed() {
                         frame(DATA, flag::END_STREAM, 1, body),
                     ];
                     theirs.write_all(&says.concat()).await.unwrap();
-                    answer(&mut stream).await.unwrap();
+                    let head = answer(&mut stream).await.unwrap();
+                    assert_eq!(head.framing.is_none(), length.is_none() && status != "200", "{what}");
                     let got = body_of(&mut stream).await;
                     assert_eq!(got.is_ok(), good != body.is_empty(), "{what} with {body:?}: {got:?}");
                 }
+            }
+            // RFC 9110 §8.6, and Envoy 1.40: no length at all with 204.
+            for (length, good) in [("0", true), ("5", false)] {
+                let (conn, _driver, mut theirs) = connect(ClientOptions::default());
+                let mut stream = conn.open(&get("/"), true, false).ok().unwrap();
+                let head = block(&[(":status", "204"), ("content-length", length)]);
+                theirs
+                    .write_all(&[frame(SETTINGS, 0, 0, &[]), frame(HEADERS, flag::WHOLE, 1, &head)].concat())
+                    .await
+                    .unwrap();
+                assert_eq!(answer(&mut stream).await.is_ok(), good, "{length}");
+            }
+        })
+        .await;
+}
+
+/// What came of an answer before it was cut, in whichever way, goes on (Envoy 1.40 does the same).
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn what_came_of_an_answer_that_is_cut_is_not_lost() {
+    use raw::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    local()
+        .run_until(async {
+            let reset = |code: u8| frame(RST_STREAM, 0, 1, &[0, 0, 0, code]);
+            for (what, cut, wanted) in [
+                ("a reset", reset(2), StreamError::Reset),
+                ("a reset without a reproach", reset(0), StreamError::Satisfied),
+                ("refused", reset(7), StreamError::Refused),
+                (
+                    "trailers that are none",
+                    frame(HEADERS, flag::WHOLE, 1, &block(&[(":status", "200")])),
+                    StreamError::Protocol("http2.invalid.header.field"),
+                ),
+                ("the end of the connection", Vec::new(), StreamError::Closed),
+            ] {
+                let (conn, driver, mut theirs) = connect(ClientOptions::default());
+                let mut stream = conn.open(&get("/"), true, false).ok().unwrap();
+                assert!(theirs.read(&mut [0; 1024]).await.unwrap() > 0);
+                let says = [
+                    frame(SETTINGS, 0, 0, &[]),
+                    frame(HEADERS, flag::END_HEADERS, 1, &block(&[(":status", "200")])),
+                    frame(DATA, 0, 1, b"abc"),
+                    cut,
+                ];
+                theirs.write_all(&says.concat()).await.unwrap();
+                drop(theirs);
+                // All of it lies there before anybody looks.
+                assert_eq!(driver.await.unwrap(), ClientEnd::Remote);
+                assert_eq!(answer(&mut stream).await.unwrap().status, 200, "{what}");
+                match poll_fn(|cx| stream.poll_body(cx)).await {
+                    Ok(Body::Data(data)) => assert_eq!(data.as_slice(), b"abc", "{what}"),
+                    other => panic!("{what}: {other:?}"),
+                }
+                assert_eq!(poll_fn(|cx| stream.poll_body(cx)).await.err(), Some(wanted), "{what}");
             }
         })
         .await;
