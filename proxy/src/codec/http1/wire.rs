@@ -54,6 +54,8 @@ pub(super) struct Wire {
     tried: u32,
     /// The last read filled its buffer: there may be more.
     full: bool,
+    /// The last head came with more than [`HEAD_READ`] holds, so the next one gets more room.
+    roomy: bool,
     eof: bool,
     /// Our FIN follows what waits in `output`.
     finishing: bool,
@@ -72,6 +74,7 @@ impl Wire {
             written: 0,
             tried: 0,
             full: false,
+            roomy: false,
             eof: false,
             finishing: false,
         }
@@ -187,7 +190,7 @@ impl Wire {
             } else if self.pending().len() > max {
                 return Poll::Ready(Err(HeadFault::TooLarge));
             }
-            let mut own = Buffers::hold();
+            let mut own = self.roomy.then(Buffers::hold).flatten();
             let room = match &mut own {
                 Some(own) => &mut own[..HEAD_AND_BODY_READ],
                 None => {
@@ -200,6 +203,7 @@ impl Wire {
                 Ok(n) => n,
                 Err(e) => return Poll::Ready(Err(HeadFault::Io(e))),
             };
+            self.roomy = n >= HEAD_READ;
             let read = own.as_deref().unwrap_or(scratch);
             if !self.pending().is_empty() {
                 self.keep(buffers, &read[..n]);

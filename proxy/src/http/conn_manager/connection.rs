@@ -205,7 +205,9 @@ impl HttpConnection {
     }
 
     fn stream_over(&mut self, end: End) {
+        let mut now = None;
         if let Some(active) = self.active.take() {
+            now = Some(active.control.now());
             self.manager.give_stream(active);
         }
         match end {
@@ -213,7 +215,7 @@ impl HttpConnection {
             End::KeepAlive => {
                 self.conn.next_request(&self.manager.worker.buffers);
                 self.phase = Phase::Waiting;
-                self.until = self.manager.config.timeouts.idle.map(|d| Instant::now() + d);
+                self.until = self.manager.config.timeouts.idle.map(|d| now.unwrap_or_else(Instant::now) + d);
             }
             End::Close => self.close_gracefully(),
             End::ClientGone => {

@@ -410,17 +410,21 @@ impl ActiveStream {
         manager: &HttpConnectionManager,
         scratch: &mut [u8],
     ) -> Poll<End> {
+        // The response side was asked since the request side last moved, and waits for the upstream.
+        let mut awaited = false;
         loop {
             let decoded = self.poll_decode(cx, down, manager, scratch);
             // Nothing was asked of an upstream yet, so nothing can answer.
             let early = decoded.is_ready() && self.is_before_body();
-            let encoded = if early { Poll::Pending } else { self.poll_encode(cx, down, manager, scratch) };
+            let idle = decoded.is_pending() && awaited && matches!(self.encode, Encode::Wait);
+            let encoded = if early || idle { Poll::Pending } else { self.poll_encode(cx, down, manager, scratch) };
             if let Encode::Done(end) = self.encode {
                 return Poll::Ready(end);
             }
             if decoded.is_pending() && encoded.is_pending() {
                 break;
             }
+            awaited = !early && encoded.is_pending();
             self.idle_deadline = self.idle_timeout.map(|d| self.control.now() + d);
         }
         let buffers = &manager.worker.buffers;

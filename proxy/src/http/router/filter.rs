@@ -414,17 +414,55 @@ impl Router {
         self.route.as_ref().is_some_and(|r| matches!(r.action(), Action::Redirect(_) | Action::DirectResponse(_)))
     }
 
+    /// Ready for the next request. Field by field, since a fresh record would be made elsewhere and copied here.
     pub fn reset(&mut self, buffers: &Buffers) {
-        self.upstream.reset();
         self.kept.stop(buffers);
-        self.set_cookies.clear();
-        self.raced.clear();
-        *self = Self {
-            upstream: std::mem::take(&mut self.upstream),
-            set_cookies: std::mem::take(&mut self.set_cookies),
-            raced: std::mem::take(&mut self.raced),
-            ..Self::default()
-        };
+        let Self {
+            internal,
+            route,
+            cluster,
+            upstream,
+            raced,
+            answering,
+            attempts,
+            retry,
+            retry_at,
+            retried,
+            timed_out,
+            replaced_stale,
+            request_sent,
+            kept,
+            mirrored,
+            original,
+            copies,
+            redirects,
+            timeouts,
+            request_end,
+            deadline,
+            accepted,
+            response_ended,
+            set_cookies,
+            hash,
+            kind,
+            apart,
+            hides_code,
+            attempt_log,
+        } = self;
+        upstream.reset();
+        raced.clear();
+        mirrored.clear();
+        copies.clear();
+        set_cookies.clear();
+        (*route, *cluster, *retry, *original, *attempt_log) = (None, None, None, None, None);
+        (*answering, *retry_at, *request_end, *deadline, *hash) = (None, None, None, None, None);
+        (*internal, *retried, *timed_out, *replaced_stale) = (false, false, false, false);
+        (*request_sent, *accepted, *response_ended, *hides_code) = (false, false, false, false);
+        *attempts = 0;
+        *kept = Kept::default();
+        *redirects = Redirects::default();
+        *timeouts = Timeouts::default();
+        *kind = Kind::default();
+        *apart = Apart::default();
     }
 
     /// The request begins again as what a redirect made of it. Returns its body.

@@ -422,28 +422,37 @@ impl UpstreamRequest {
 
     /// The rest of the response is not read: its connection serves others only if there is none.
     pub fn set_aside(&mut self) {
-        if let State::Open(conn) = std::mem::replace(&mut self.state, State::Over)
+        if let State::Open(conn) = &mut self.state
             && conn.response_complete()
         {
-            conn.release();
+            conn.give_back();
         }
+        self.state = State::Over;
     }
 
     /// The response was read to its end: the connection serves others, or closes if it cannot.
     pub fn complete(&mut self, control: &StreamControl) {
-        if let State::Open(conn) = std::mem::replace(&mut self.state, State::Over) {
+        if let State::Open(conn) = &mut self.state {
             let (head_sent, head_received) = conn.head_bytes();
             {
                 let mut info = control.info_mut();
                 info.upstream_wire_bytes_sent = u64::from(head_sent);
                 info.upstream_wire_bytes_received = u64::from(head_received);
             }
-            conn.release();
+            conn.give_back();
         }
+        self.state = State::Over;
     }
 
+    /// Nothing is under way, and nothing was.
     pub fn reset(&mut self) {
-        *self = Self::default();
+        let Self { state, cluster, host, downstream, kind, wanted, head_sent, answered, timers, record } = self;
+        *state = State::Idle;
+        (*cluster, *host, *wanted, *record) = (None, None, None, None);
+        (*head_sent, *answered) = (false, false);
+        *downstream = Version::default();
+        *kind = Kind::default();
+        *timers = AttemptTimers::default();
     }
 }
 

@@ -382,6 +382,11 @@ impl PooledConn {
 
     /// The request is over: the connection goes back if it can be used again, else it is closed.
     pub fn release(mut self) {
+        self.give_back();
+    }
+
+    /// [`release`](Self::release) for who drops this next, and does not move it.
+    pub(super) fn give_back(&mut self) {
         self.request = None;
         if let Some(member) = self.member.take() {
             self.pool.give_back(member);
@@ -417,11 +422,11 @@ impl PooledConn {
     }
 
     fn member(&self) -> &Member {
-        self.member.as_ref().expect("released only by methods that consume self")
+        self.member.as_ref().expect("asked after its release")
     }
 
     fn member_mut(&mut self) -> &mut Member {
-        self.member.as_mut().expect("released only by methods that consume self")
+        self.member.as_mut().expect("asked after its release")
     }
 }
 

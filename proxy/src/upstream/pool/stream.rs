@@ -387,9 +387,14 @@ impl UpstreamStream {
     // === the end ===
 
     /// The exchange is over: the connection serves others, or closes if it cannot.
-    pub fn release(self) {
+    pub fn release(mut self) {
+        self.give_back();
+    }
+
+    /// [`release`](Self::release) for who drops this next, without moving it, for it is large.
+    pub fn give_back(&mut self) {
         if let Self::Http1(conn) = self {
-            conn.release();
+            conn.give_back();
         }
     }
 

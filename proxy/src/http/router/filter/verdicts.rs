@@ -63,11 +63,7 @@ impl Router {
         manager: &HttpConnectionManager,
     ) -> Heard {
         let raced = self.answering.take();
-        let answering = match raced {
-            Some(at) => &mut self.raced[at],
-            None => &mut self.upstream,
-        };
-        answering.report_answer(head, control.now());
+        raced.map_or(&mut self.upstream, |at| &mut self.raced[at]).report_answer(head, control.now());
         let mut unwanted = false;
         if let Some(mut retry) = self.retry.take() {
             let context = &manager.worker.context;
