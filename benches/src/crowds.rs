@@ -62,7 +62,7 @@ async fn idle(args: &LoadArgs) -> anyhow::Result<()> {
         let mut answer = [0; 1024];
         ensure!(stream.read(&mut answer).await? > 0, "a connection of the crowd was closed");
     }
-    let active = site.stat("http.in.downstream_cx_active")?;
+    let active = site.admin().stat("http.in.downstream_cx_active")?;
     let each = proxy.memory().saturating_sub(before) / IDLE as u64;
     println!("idle: {active} connections are held, {each} bytes of RSS each");
     ensure!(active >= IDLE as u64, "connections were not held");
@@ -83,7 +83,8 @@ async fn slow(args: &LoadArgs) -> anyhow::Result<()> {
     site.wait_for_at_least("http.in.downstream_cx_active", SLOW as u64).await?;
     let long = LoadArgs { seconds: args.seconds.max(15), ..args.clone() };
     let (slow, _) = normal(&site, &long, "with 1,000 slow clients").await?;
-    let ended: u64 = site.stat("http.in.downstream_rq_header_timeout")? + site.stat("http.in.downstream_cx_destroy")?;
+    let ended: u64 = site.admin().stat("http.in.downstream_rq_header_timeout")?
+        + site.admin().stat("http.in.downstream_cx_destroy")?;
     crowd.iter().for_each(tokio::task::JoinHandle::abort);
     println!("slow: {ended} connections were ended by the deadline for a head");
     ensure!(slow <= quiet.max(Duration::from_millis(1)) * 5, "p99 is more than five times the quiet one");
@@ -119,7 +120,7 @@ async fn descriptors(args: &LoadArgs) -> anyhow::Result<()> {
     let (before, from) = (proxy.cpu(), Instant::now());
     tokio::time::sleep(Duration::from_secs(5)).await;
     let share = (proxy.cpu() - before).as_secs_f64() / from.elapsed().as_secs_f64();
-    site.admin("GET", "/ready").context("the admin is reached while descriptors are out")?;
+    site.admin().ask("GET", "/ready").context("the admin is reached while descriptors are out")?;
     println!("out of descriptors: {:.2} % of a core, the admin answers", share * 100.0);
     ensure!(share <= 0.1, "it spins");
     drop(crowd);

@@ -2,7 +2,7 @@
 //! with an upstream and a bounded generator beside it.
 //!
 //! - [`generator`]: the clients, closed loop or at a fixed rate · [`upstream`]: what answers
-//! - [`target`]: a proxy process and what it costs · [`peers`]: the other proxies, equal configs
+//! - [`target`]: a proxy process and what it costs, [`admin`]: what it says of itself · [`peers`]: the other proxies, equal configs
 //! - [`discovery`]: updates of large clusters, polled clusters, how soon a change counts
 //! - [`health`]: what active checks cost, and how soon a failure counts · [`health_server`]: the hosts that are checked
 //! - [`restarts`]: hot restarts and reloads under load, [`site`]: what they share · [`crowds`]: clients that do next to nothing
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+mod admin;
 mod crowds;
 mod discovery;
 mod faults;

@@ -94,7 +94,7 @@ pub fn reloads() -> anyhow::Result<()> {
 fn fewest(process: &Process, site: &Site) -> anyhow::Result<(usize, usize, u64)> {
     let mut fewest = (usize::MAX, usize::MAX, u64::MAX);
     for _ in 0..20 {
-        let ((descriptors, threads), tasks) = (process.holds(), site.tasks()?);
+        let ((descriptors, threads), tasks) = (process.holds(), site.admin().tasks()?);
         fewest = (fewest.0.min(descriptors), fewest.1.min(threads), fewest.2.min(tasks));
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -1,8 +1,7 @@
 //! One place that several processes of the proxy serve, one after the other, and its configuration, which changes.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use anyhow::ensure;
 use nuncio_testkit::certificates::{Wanted, self_signed};
 use tokio::time::Instant;
 
+use crate::admin::Admin;
 use crate::peers::free_port;
 use crate::target::{self, Process};
 
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 
 pub struct Site {
     folder: tempfile::TempDir,
-    admin: u16,
+    admin: Admin,
     plain: u16,
     tls: u16,
     upstream: Process,
@@ -32,7 +32,7 @@ impl Site {
         fs::write(folder.path().join("cert.pem"), issued.chain)?;
         fs::write(folder.path().join("key.pem"), issued.key)?;
         let (admin, plain, tls) = (free_port()?, free_port()?, free_port()?);
-        let mut site = Self { folder, admin, plain, tls, upstream, version: 1 << 20 };
+        let mut site = Self { folder, admin: Admin(admin), plain, tls, upstream, version: 1 << 20 };
         site.change()?;
         Ok(site)
     }
@@ -41,7 +41,7 @@ impl Site {
     pub fn change(&mut self) -> anyhow::Result<()> {
         self.version += 1;
         let text = include_str!("../configs/restarts.yaml")
-            .replace("@ADMIN@", &self.admin.to_string())
+            .replace("@ADMIN@", &self.admin.0.to_string())
             .replace("@PORT@", &self.plain.to_string())
             .replace("@TLS@", &self.tls.to_string())
             .replace("@UPSTREAM@", &self.upstream.port.to_string())
@@ -75,39 +75,21 @@ impl Site {
         ([127, 0, 0, 1], self.tls).into()
     }
 
-    pub fn admin(&self, method: &str, path: &str) -> anyhow::Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.admin))?;
-        write!(stream, "{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        ensure!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
-        Ok(answer)
-    }
-
-    pub fn stat(&self, name: &str) -> anyhow::Result<u64> {
-        let page = self.admin("GET", &format!("/stats?filter=^{name}$"))?;
-        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        Ok(value.and_then(|v| v.parse().ok()).unwrap_or(0))
-    }
-
-    /// Tasks of all event loops.
-    pub fn tasks(&self) -> anyhow::Result<u64> {
-        let page = self.admin("GET", "/threads")?;
-        let tasks = |line: &str| line.split_once(" tasks,")?.0.rsplit(' ').next()?.parse::<u64>().ok();
-        Ok(page.lines().filter_map(tasks).sum())
+    pub fn admin(&self) -> Admin {
+        self.admin
     }
 
     /// A changed configuration is in use when this returns.
     pub fn reload(&mut self) -> anyhow::Result<()> {
-        let before = self.stat("server.reload.update_success")?;
+        let before = self.admin.stat("server.reload.update_success")?;
         self.change()?;
-        self.admin("POST", "/reload")?;
+        self.admin.ask("POST", "/reload")?;
         self.wait_for("server.reload.update_success", before + 1)
     }
 
     pub fn wait_for(&self, name: &str, value: u64) -> anyhow::Result<()> {
         let began = Instant::now();
-        while self.stat(name)? != value {
+        while self.admin.stat(name)? != value {
             ensure!(began.elapsed() < PATIENCE, "{name} does not become {value}");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -117,7 +99,7 @@ impl Site {
     /// Without holding the clients that share the thread.
     pub async fn wait_for_at_least(&self, name: &str, value: u64) -> anyhow::Result<()> {
         let began = Instant::now();
-        while self.stat(name)? < value {
+        while self.admin.stat(name)? < value {
             ensure!(began.elapsed() < PATIENCE, "{name} does not reach {value}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -91,15 +91,6 @@ impl Process {
     pub fn memory(&self) -> u64 {
         family(self.child.id()).iter().map(|pid| memory_of(*pid)).sum()
     }
-
-    /// Open descriptors.
-    pub fn descriptors(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
-    }
-
-    pub fn threads(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/task", self.child.id())).map_or(0, Iterator::count)
-    }
 }
 
 impl Drop for Process {

@@ -1,17 +1,16 @@
 //! What a thousand new files of clusters and routes cost the requests that run meanwhile, with what must
-//! hold: no request fails, and the proxy ends with the descriptors, threads, connections and memory it began with.
+//! hold: no request fails, and the proxy ends with the descriptors, threads, tasks, connections and memory it began with.
 //!
 //! Each update renames a new CDS and a new RDS file over the old ones. The cluster changes its host and its
 //! timeout, so that it is made anew each time, and the route changes its timeout.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
+use crate::admin::Admin;
 use crate::target::{self, Process};
 use crate::{LoadArgs, generator, machine, peers};
 
@@ -66,23 +65,15 @@ impl Files {
 struct Holding {
     descriptors: usize,
     threads: usize,
+    tasks: u64,
     memory: u64,
 }
 
 impl Holding {
-    fn of(proxy: &Process) -> Self {
-        Self { descriptors: proxy.descriptors(), threads: proxy.threads(), memory: proxy.memory() }
+    fn of(proxy: &Process, admin: Admin) -> anyhow::Result<Self> {
+        let (descriptors, threads) = proxy.holds();
+        Ok(Self { descriptors, threads, tasks: admin.tasks()?, memory: proxy.memory() })
     }
-}
-
-/// The number that the admin's page has under `name`.
-fn stat(admin: u16, name: &str) -> anyhow::Result<u64> {
-    let mut stream = TcpStream::connect(("127.0.0.1", admin))?;
-    write!(stream, "GET /stats?filter=^{name}$ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
-    let mut page = String::new();
-    stream.read_to_string(&mut page)?;
-    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    line.with_context(|| format!("no {name} in the page of statistics"))?.parse().context("a number")
 }
 
 pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
@@ -93,9 +84,9 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
     let upstreams = [Process::upstream()?, Process::upstream()?];
     let files = Files { folder: folder.path().to_owned(), upstreams: [upstreams[0].port, upstreams[1].port] };
     files.replace(0)?;
-    let (admin, web) = (peers::free_port()?, peers::free_port()?);
+    let (admin, web) = (Admin(peers::free_port()?), peers::free_port()?);
     let bootstrap = folder.path().join("bootstrap.yaml");
-    fs::write(&bootstrap, files.bootstrap(admin, web))?;
+    fs::write(&bootstrap, files.bootstrap(admin.0, web))?;
     let proxy = Process::start(target::own_proxy(Path::new(&bootstrap), args.concurrency)?, web, "nuncio")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // A second on either side for clients to connect and to finish.
@@ -103,12 +94,12 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
     let (outcome, warm) = runtime.block_on(async {
         let updates = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let mut warm = Holding::of(&proxy);
+            let mut warm = Holding::of(&proxy, admin)?;
             for version in 1..=UPDATES {
                 files.replace(version)?;
                 tokio::time::sleep(each).await;
                 if version == WARM {
-                    warm = Holding::of(&proxy);
+                    warm = Holding::of(&proxy, admin)?;
                 }
             }
             anyhow::Ok(warm)
@@ -116,7 +107,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
         let (outcome, warm) = tokio::join!(generator::run(proxy.address(), &args, duration), updates);
         warm.map(|warm| (outcome, warm))
     })?;
-    let end = Holding::of(&proxy);
+    let end = Holding::of(&proxy, admin)?;
     println!(
         "{} requests, {} errors, {} cut answers, p99 {:.2} ms, longest {:.1} ms",
         outcome.requests,
@@ -126,10 +117,10 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
         outcome.latency.max().as_secs_f64() * 1e3
     );
     println!("after {WARM} updates: {warm:?}\nafter {UPDATES} updates: {end:?}");
-    let seen = [stat(admin, "cluster_manager.cds.update_success")?, stat(admin, "http.in.rds.r.update_success")?];
-    let refused = [stat(admin, "cluster_manager.cds.update_rejected")?, stat(admin, "http.in.rds.r.update_rejected")?];
+    let seen = [admin.stat("cluster_manager.cds.update_success")?, admin.stat("http.in.rds.r.update_success")?];
+    let refused = [admin.stat("cluster_manager.cds.update_rejected")?, admin.stat("http.in.rds.r.update_rejected")?];
     let (hosts, clusters) =
-        (stat(admin, "cluster.up.membership_total")?, stat(admin, "cluster_manager.active_clusters")?);
+        (admin.stat("cluster.up.membership_total")?, admin.stat("cluster_manager.active_clusters")?);
     println!(
         "seen: {seen:?} of clusters and routes, refused: {refused:?}; at the end {clusters} cluster of {hosts} host"
     );
@@ -138,6 +129,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
     ensure!((hosts, clusters) == (1, 1), "old clusters or hosts are left");
     // The clients have left, so that there may be fewer.
     ensure!(end.descriptors <= warm.descriptors && end.threads <= warm.threads, "descriptors or threads grew");
+    ensure!(end.tasks <= warm.tasks, "tasks grew");
     ensure!(end.memory <= warm.memory + (1 << 20), "memory grew");
     println!("holds: no request failed and nothing grew");
     Ok(())
