@@ -33,7 +33,15 @@ impl ActiveStream {
                 Ok(()) => self.send_head(cx, down, manager),
                 Err(failure) => self.upstream_failed(failure, manager),
             },
-            Decode::Body => ready!(self.poll_body(cx, down, manager, scratch)),
+            Decode::Body => loop {
+                ready!(self.poll_body(cx, down, manager, scratch));
+                // An upstream that has all of the request may answer at once: the end is told before its answer is looked
+                // at, or it would seem early.
+                let sends = matches!((&self.decode, &self.encode), (Decode::Body, Encode::Wait));
+                if !sends || !down.request_complete() {
+                    break;
+                }
+            },
             Decode::Trailers => {
                 let Some(trailers) = self.request_trailers.as_mut() else {
                     self.request_sent();
@@ -158,7 +166,10 @@ impl ActiveStream {
             self.data_decided(cx, outcome, &Chunk::Lent(&[]), manager);
             return Poll::Ready(());
         }
-        if let Err(failure) = ready!(self.router.poll_writable(cx, buffers)) {
+        // The end needs no room, neither upstream nor with a mirror that takes its time.
+        if !down.request_complete()
+            && let Err(failure) = ready!(self.router.poll_writable(cx, buffers))
+        {
             self.upstream_failed(failure, manager);
             return Poll::Ready(());
         }
