@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
-use crate::running::RunningProxy;
+use crate::running::{MANAGER, RunningProxy};
 use crate::strict::{Broken, Reader, Request};
 
 /// Longer than anything takes; a test that waits for it has failed.
@@ -35,17 +35,7 @@ pub fn configuration(upstream: SocketAddr, manager: &str, cluster: &str) -> Stri
     format!(
         r#"
 admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
-static_resources:
-  listeners:
-  - name: in
-    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
-    filter_chains:
-    - filters:
-      - name: hcm
-        typed_config:
-          "@type": {TYPES}.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: in
-          route_config:
+{MANAGER}          route_config:
             virtual_hosts:
             - name: v
               domains: ["*"]

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
 use crate::ask;
-use crate::running::RunningProxy;
+use crate::running::{MANAGER, RunningProxy};
 
 /// Answers as the path says: `/hello`, `/bad` (503), `/hang` (never), `/reset` (closes).
 async fn serve(mut stream: TcpStream) {
@@ -60,17 +60,7 @@ fn bootstrap(log: &Path, options: &str, up: SocketAddr, down: SocketAddr) -> Str
     let retry = "retry_policy: {retry_on: 5xx, num_retries: 1, retry_back_off: {base_interval: 0.001s}";
     format!(
         r#"
-static_resources:
-  listeners:
-  - name: in
-    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
-    filter_chains:
-    - filters:
-      - name: hcm
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: in
-          access_log: [{stream}]
+{MANAGER}          access_log: [{stream}]
           route_config:
             virtual_hosts:
             - name: v

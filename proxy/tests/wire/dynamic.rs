@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::running::RunningProxy;
+use crate::running::{MANAGER, RunningProxy};
 
 const RDS: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
 const CDS: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
@@ -44,17 +44,7 @@ fn bootstrap(folder: &Path) -> String {
         r#"
 admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
 dynamic_resources: {{cds_config: {{path_config_source: {{path: {cds}}}}}}}
-static_resources:
-  listeners:
-  - name: in
-    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
-    filter_chains:
-    - filters:
-      - name: hcm
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: in
-          rds: {{route_config_name: r, config_source: {{path_config_source: {{path: {rds}}}}}}}
+{MANAGER}          rds: {{route_config_name: r, config_source: {{path_config_source: {{path: {rds}}}}}}}
           http_filters: [{{name: r, typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}}}]
 "#,
         cds = at("cds.yaml"),

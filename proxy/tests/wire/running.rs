@@ -13,6 +13,19 @@ use nuncio_core::net::Address;
 use nuncio_core::time::WallClock;
 use tokio::sync::oneshot;
 
+/// A configuration with a listener `in`, up to the fields of its connection manager: they follow, ten blanks before each.
+pub const MANAGER: &str = r#"static_resources:
+  listeners:
+  - name: in
+    address: {socket_address: {address: 127.0.0.1, port_value: 0}}
+    filter_chains:
+    - filters:
+      - name: hcm
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: in
+"#;
+
 /// Ends when it is dropped, and fails the test if a connection's task panicked.
 pub struct RunningProxy {
     listeners: Vec<(String, Vec<Address>)>,

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::dynamic::{get, get_with, put, stat, until_stat};
-use crate::running::RunningProxy;
+use crate::running::{MANAGER, RunningProxy};
 
 const SCOPE: &str = "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration";
 const ROUTES: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
@@ -17,17 +17,7 @@ fn bootstrap(log: &Path, specifier: &str) -> String {
     format!(
         r#"
 admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
-static_resources:
-  listeners:
-  - name: in
-    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
-    filter_chains:
-    - filters:
-      - name: hcm
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: in
-          access_log:
+{MANAGER}          access_log:
           - name: file
             typed_config:
               "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
