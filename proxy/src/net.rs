@@ -6,6 +6,7 @@
 //! - [`connect`]: outgoing connections
 //! - [`buffers`]: what a worker lends to whoever reads or writes
 //! - [`capabilities`]: what the kernel lets this process do
+//! - [`flusher`]: small writes, put off until all have read
 //! - [`interfaces`]: this machine's own addresses
 //! - [`original_dst`]: where an intercepted connection was meant to go
 //! - [`proxy_protocol`]: the header that tells whose connection it is
@@ -18,6 +19,7 @@ pub mod bind;
 pub mod buffers;
 pub mod capabilities;
 pub mod connect;
+pub mod flusher;
 pub mod handover;
 pub mod interfaces;
 pub mod limits;

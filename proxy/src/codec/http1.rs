@@ -12,7 +12,7 @@
 //! - `connection_field`: what `connection:` nominates
 //! - `encode`: heads, from our types to bytes · `header_case`: how their names are spelled
 //! - `body`: what follows a head
-//! - `wire`: the socket with what was read too early and what was not written yet
+//! - `wire`: what was read too early · `socket`: the socket, with what was not written yet
 //! - [`ServerConn`], [`ClientConn`]: the two roles
 
 mod body;
@@ -28,6 +28,7 @@ mod options;
 mod request;
 mod response;
 mod server;
+mod socket;
 mod wire;
 
 #[cfg(test)]

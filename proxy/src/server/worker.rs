@@ -24,8 +24,8 @@ use crate::codec::Buffers;
 use crate::lifecycle::{DrainStrategy, Lifecycle};
 use crate::listener::ActiveListeners;
 use crate::listener::active::AcceptPolicy;
-use crate::net::Sockets;
 use crate::net::limits::DescriptorLimit;
+use crate::net::{Sockets, flusher};
 use crate::upstream::thread_local::ClusterContext;
 use crate::upstream::worker::ConnectionIds;
 use crate::upstream::{ClusterClient, Clusters, Worker};
@@ -168,6 +168,7 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
     });
     let policy =
         AcceptPolicy { lifecycle: seed.lifecycle, drain_strategy: seed.drain_strategy, drain_time: seed.drain_time };
+    tokio::task::spawn_local(flusher::run());
     let mut listeners = ActiveListeners::new(worker.clone(), policy);
     while let Some(command) = commands.recv().await {
         match command {

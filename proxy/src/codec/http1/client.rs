@@ -80,10 +80,11 @@ impl ClientConn {
         upgrade: bool,
     ) -> Result<(), &'static str> {
         let case = self.options.header_case;
-        let output = self.wire.output(buffers);
+        let mut output = self.wire.socket.output(buffers);
         let before = output.len();
-        let outgoing = encode::request_head(output, head, end, upgrade, case).map_err(|e| e.0)?;
+        let outgoing = encode::request_head(&mut output, head, end, upgrade, case).map_err(|e| e.0)?;
         self.head_bytes = ((output.len() - before) as u32, 0);
+        drop(output);
         self.outgoing = outgoing;
         self.asked = Asked { method: MethodKind::of(head.method()), upgrade };
         self.incoming = Incoming::Done;
@@ -102,7 +103,7 @@ impl ClientConn {
     /// must be closed. The end of what a tunnel sends is FIN.
     pub fn send_data(&mut self, cx: &mut Context<'_>, buffers: &Buffers, data: &[u8], end: bool) -> io::Result<()> {
         if end && self.outgoing == Outgoing::Tunnel {
-            self.wire.finish();
+            self.wire.socket.finish();
         }
         let sent = self.wire.send_data(&mut self.outgoing, cx, buffers, data, end);
         self.broken |= sent.is_err();
@@ -119,14 +120,24 @@ impl ClientConn {
 
     /// Ready when everything is on the wire.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
-        let flushed = ready!(self.wire.poll_flush(cx, buffers));
-        self.broken |= flushed.is_err();
-        Poll::Ready(flushed)
+        let flushed = self.wire.socket.poll_flush(cx, buffers);
+        self.note(flushed)
+    }
+
+    /// The same, but what is no hurry may be [put off](crate::net::flusher) for the moment.
+    pub fn poll_flush_soon(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
+        let flushed = self.wire.socket.poll_flush_soon(cx, buffers);
+        self.note(flushed)
+    }
+
+    fn note(&mut self, flushed: Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+        self.broken |= matches!(flushed, Poll::Ready(Err(_)));
+        flushed
     }
 
     /// Bytes that wait for the socket.
     pub fn write_buffered(&self) -> usize {
-        self.wire.unsent()
+        self.wire.socket.unsent()
     }
 
     /// The request was sent to its end (or waits to be).
@@ -248,7 +259,7 @@ impl ClientConn {
             && !self.broken
             && !self.wire.is_eof()
             && self.wire.pending().is_empty()
-            && self.wire.unsent() == 0
+            && self.wire.socket.unsent() == 0
     }
 
     /// Gives the buffers back; before it is pooled.
@@ -280,10 +291,5 @@ impl ClientConn {
     /// Bytes of memory that its buffers hold: 0 while it is idle.
     pub fn held_capacity(&self) -> usize {
         self.wire.held_capacity()
-    }
-
-    /// For an upgrade: the stream, and what was read of it already. Everything must be flushed.
-    pub fn into_parts(self) -> (Io, Vec<u8>) {
-        self.wire.into_parts()
     }
 }

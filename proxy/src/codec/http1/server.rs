@@ -202,7 +202,7 @@ impl ServerConn {
     pub fn send_continue(&mut self, buffers: &Buffers) -> bool {
         let wanted = std::mem::take(&mut self.expects_continue) && !self.head_sent;
         if wanted {
-            self.wire.output(buffers).extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            self.wire.socket.output(buffers).extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
         wanted
     }
@@ -212,7 +212,7 @@ impl ServerConn {
         if self.answering.version == Version::Http11 && !self.head_sent {
             self.expects_continue &= head.status != 100;
             let case = self.options.header_case;
-            encode::interim_head(self.wire.output(buffers), head, case);
+            encode::interim_head(&mut self.wire.socket.output(buffers), head, case);
         }
     }
 
@@ -225,7 +225,7 @@ impl ServerConn {
     }
 
     /// Buffers the head of an accepted upgrade or CONNECT. What follows is sent as it is, and what
-    /// comes is a body up to the client's FIN (or [`into_parts`](Self::into_parts)'s).
+    /// comes is a body up to the client's FIN.
     pub fn send_upgrade_head(&mut self, buffers: &Buffers, head: &ResponseHead) {
         self.put_head(buffers, head, false, false, true);
         self.incoming = Incoming::UntilClose;
@@ -233,10 +233,11 @@ impl ServerConn {
 
     fn put_head(&mut self, buffers: &Buffers, head: &ResponseHead, end: bool, close: bool, tunnel: bool) {
         let (answering, case) = (self.answering, self.options.header_case);
-        let output = self.wire.output(buffers);
+        let mut output = self.wire.socket.output(buffers);
         let before = output.len();
-        let (outgoing, close) = encode::response_head(output, head, answering, end, close, tunnel, case);
+        let (outgoing, close) = encode::response_head(&mut output, head, answering, end, close, tunnel, case);
         self.head_bytes.1 = (output.len() - before) as u32;
+        drop(output);
         self.outgoing = outgoing;
         if end && outgoing != Outgoing::Tunnel {
             self.outgoing = Outgoing::Done;
@@ -263,12 +264,26 @@ impl ServerConn {
 
     /// Ready when everything is on the wire.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
-        self.wire.poll_flush(cx, buffers)
+        self.wire.socket.poll_flush(cx, buffers)
+    }
+
+    /// The same, but what is no hurry may be [put off](crate::net::flusher) for the moment. An answer after which the
+    /// connection ends is: what ends it looks at what is unsent.
+    pub fn poll_flush_soon(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
+        if self.response_complete() && !self.reusable_after_response() {
+            return self.poll_flush(cx, buffers);
+        }
+        self.wire.socket.poll_flush_soon(cx, buffers)
     }
 
     /// Bytes that wait for the socket.
     pub fn write_buffered(&self) -> usize {
-        self.wire.buffered()
+        self.wire.socket.buffered()
+    }
+
+    /// Bytes wait for the socket, and it is this connection's task that has to write them.
+    pub fn must_flush(&self) -> bool {
+        !self.wire.socket.is_put_off() && self.write_buffered() > 0
     }
 
     /// A response's head was sent (or waits to be).
@@ -301,7 +316,7 @@ impl ServerConn {
 
     /// Nothing read, nothing to write.
     pub fn is_idle(&self) -> bool {
-        self.wire.pending().is_empty() && self.wire.buffered() == 0 && self.incoming.is_done()
+        self.wire.pending().is_empty() && self.write_buffered() == 0 && self.incoming.is_done()
     }
 
     /// The connection may be dropped as it is: the client called this request its last and has sent all of it, the
@@ -312,7 +327,7 @@ impl ServerConn {
             && self.response_complete()
             && self.request_complete()
             && self.wire.is_quiet()
-            && self.wire.io.closes_by_drop()
+            && self.wire.socket.io().closes_by_drop()
     }
 
     /// Sends FIN once everything is written, then reads and drops until the client's FIN, so that
@@ -326,10 +341,10 @@ impl ServerConn {
         allowance: &mut usize,
     ) -> Poll<()> {
         if !self.closed_write {
-            if ready!(self.wire.poll_flush(cx, buffers)).is_err() {
+            if ready!(self.wire.socket.poll_flush(cx, buffers)).is_err() {
                 return Poll::Ready(());
             }
-            if ready!(self.wire.io.poll_shutdown(cx)).is_err() {
+            if ready!(self.wire.socket.io().poll_shutdown(cx)).is_err() {
                 return Poll::Ready(());
             }
             self.closed_write = true;
@@ -351,7 +366,7 @@ impl ServerConn {
 
     /// The next close is a reset: the client must not take what it got for the whole response.
     pub fn abort(&mut self) {
-        self.wire.io.abort();
+        self.wire.socket.io().abort();
     }
 
     /// Bytes received, and bytes sent, on this connection.
@@ -372,10 +387,5 @@ impl ServerConn {
     /// Bytes of memory that its buffers hold: 0 while it is idle.
     pub fn held_capacity(&self) -> usize {
         self.wire.held_capacity()
-    }
-
-    /// For an upgrade: the stream, and what was read of it already. Everything must be flushed.
-    pub fn into_parts(self) -> (Io, Vec<u8>) {
-        self.wire.into_parts()
     }
 }

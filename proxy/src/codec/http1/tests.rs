@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use nuncio_core::http::{Framing, HeaderMap, RequestHead, ResponseHead};
+use nuncio_core::http::{Chunk, Framing, HeaderMap, RequestHead, ResponseHead};
 use nuncio_core::net::{Io, Stream};
 
 mod bodies;
@@ -130,6 +130,14 @@ impl Server {
         }
     }
 
+    /// The body's next piece.
+    fn piece(&mut self) -> &[u8] {
+        match self.conn.poll_body(&mut Context::from_waker(Waker::noop()), &mut self.scratch) {
+            Poll::Ready(Ok(Body::Data(Chunk::Lent(piece)))) => piece,
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn answer(&mut self, status: u16, body: &str) -> String {
         let cx = &mut Context::from_waker(Waker::noop());
         let head = ResponseHead { framing: Framing::Length(body.len() as u64), ..ResponseHead::new(status) };
@@ -182,6 +190,14 @@ impl Client {
             Poll::Ready(Ok(())) => Ok(self.head.status),
             Poll::Ready(Err(e)) => Err(e.to_string()),
             Poll::Pending => panic!("no head"),
+        }
+    }
+
+    /// The body's next piece.
+    fn piece(&mut self) -> &[u8] {
+        match self.conn.poll_body(&mut Context::from_waker(Waker::noop()), &mut self.scratch) {
+            Poll::Ready(Ok(Body::Data(Chunk::Lent(piece)))) => piece,
+            other => panic!("{other:?}"),
         }
     }
 

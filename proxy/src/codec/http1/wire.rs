@@ -1,10 +1,10 @@
-//! The socket of a connection, with what was read too early and what was not written yet.
+//! A connection as its codec sees it: what was read too early, and the [`Socket`] with what was not written yet.
 //!
-//! Reads go through the worker's scratch buffer; what belongs to somebody later is kept in
-//! `input`. Writes go to the socket at once where they are large, and otherwise wait in `output`
-//! behind the head. Both vectors are borrowed from the worker and go back when they are empty.
+//! Reads go through the worker's scratch buffer; what belongs to somebody later is kept in `input`. That vector, like the
+//! socket's, is borrowed from the worker and goes back when it is empty.
 
-use std::io::{self, IoSlice};
+use std::io;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use nuncio_core::http::{HeaderMap, Held};
@@ -12,6 +12,7 @@ use nuncio_core::net::Io;
 
 use super::encode::{self, Outgoing};
 use super::header_case::HeaderCase;
+use super::socket::Socket;
 use crate::codec::Buffers;
 
 /// Read at most so much where what lies behind a head is copied once more.
@@ -21,10 +22,6 @@ pub(super) const HEAD_READ: usize = 8 * 1024;
 const HEAD_AND_BODY_READ: usize = HEAD_READ + 64 * 1024;
 /// What is worth keeping a whole buffer for.
 const MUCH: usize = 4 * 1024;
-/// Data up to this size is copied behind what waits in `output`, to go in one write with it.
-const COPY_LIMIT: usize = 4 * 1024;
-/// More than this in `output` goes to the socket before more is copied behind it.
-const OUTPUT_LIMIT: usize = 32 * 1024;
 /// What is read ahead while nobody asks for it.
 const READ_AHEAD: usize = 64 * 1024;
 
@@ -39,17 +36,13 @@ pub(super) enum HeadFault<E> {
 }
 
 pub(super) struct Wire {
-    pub(super) io: Io,
+    pub(super) socket: Rc<Socket>,
     input: Vec<u8>,
     /// What came behind a head, in the buffer that both were read into; `input` is empty then.
     held: Option<Held>,
-    output: Vec<u8>,
     received: u64,
-    sent: u64,
     /// `input` is consumed up to here.
     consumed: u32,
-    /// `output` is written up to here.
-    written: u32,
     /// Of an incomplete head: the length at which it was last parsed.
     tried: u32,
     /// The last read filled its buffer: there may be more.
@@ -57,43 +50,31 @@ pub(super) struct Wire {
     /// The last head came with more than [`HEAD_READ`] holds, so the next one gets more room.
     roomy: bool,
     eof: bool,
-    /// Our FIN follows what waits in `output`.
-    finishing: bool,
 }
 
 impl Wire {
     pub(super) fn new(io: Io, preread: Vec<u8>) -> Self {
         Self {
-            io,
+            socket: Socket::new(io),
             received: preread.len() as u64,
             input: preread,
             held: None,
-            output: Vec::new(),
-            sent: 0,
             consumed: 0,
-            written: 0,
             tried: 0,
             full: false,
             roomy: false,
             eof: false,
-            finishing: false,
         }
-    }
-
-    pub(super) fn into_parts(mut self) -> (Io, Vec<u8>) {
-        self.settle();
-        self.input.drain(..self.consumed as usize);
-        (self.io, self.input)
     }
 
     /// Bytes received, and bytes sent, in all.
     pub(super) fn totals(&self) -> (u64, u64) {
-        (self.received, self.sent)
+        (self.received, self.socket.sent())
     }
 
     /// Nothing waits in either direction, as far as the last read and write could tell.
     pub(super) fn is_quiet(&self) -> bool {
-        self.pending().is_empty() && !self.full && self.unsent() == 0
+        self.pending().is_empty() && !self.full && self.socket.unsent() == 0
     }
 
     pub(super) fn is_eof(&self) -> bool {
@@ -101,7 +82,7 @@ impl Wire {
     }
 
     pub(super) fn held_capacity(&self) -> usize {
-        self.input.capacity() + self.output.capacity() + self.held.as_ref().map_or(0, Held::capacity)
+        self.input.capacity() + self.socket.held_capacity() + self.held.as_ref().map_or(0, Held::capacity)
     }
 
     // === reading ===
@@ -162,7 +143,7 @@ impl Wire {
         if self.eof {
             return Poll::Ready(Ok(0));
         }
-        let n = ready!(self.io.poll_read(cx, scratch))?;
+        let n = ready!(self.socket.io().poll_read(cx, scratch))?;
         self.received += n as u64;
         self.full = n == scratch.len();
         self.eof = n == 0;
@@ -260,9 +241,7 @@ impl Wire {
         if self.input.is_empty() && self.input.capacity() > 0 {
             buffers.give(std::mem::take(&mut self.input));
         }
-        if self.output.is_empty() && self.output.capacity() > 0 {
-            buffers.give(std::mem::take(&mut self.output));
-        }
+        self.socket.release(buffers);
     }
 
     /// Moves up to `most` bytes into `scratch`: those kept, and those of one read if there may be
@@ -322,28 +301,6 @@ impl Wire {
 
     // === writing ===
 
-    pub(super) fn buffered(&self) -> usize {
-        self.output.len() - self.written as usize
-    }
-
-    /// The same, with a FIN that waits counted.
-    pub(super) fn unsent(&self) -> usize {
-        self.buffered() + usize::from(self.finishing)
-    }
-
-    /// Nothing more is sent: FIN goes with the next flush.
-    pub(super) fn finish(&mut self) {
-        self.finishing = true;
-    }
-
-    /// The vector that waits for the next write.
-    pub(super) fn output(&mut self, buffers: &Buffers) -> &mut Vec<u8> {
-        if self.output.capacity() == 0 {
-            self.output = buffers.take();
-        }
-        &mut self.output
-    }
-
     /// Writes a piece of a body as `outgoing` frames it.
     pub(super) fn send_data(
         &mut self,
@@ -372,7 +329,7 @@ impl Wire {
             Outgoing::UntilClose | Outgoing::Tunnel => (b"", b""),
         };
         let written =
-            if *outgoing == Outgoing::Discard { Ok(()) } else { self.send(cx, buffers, [before, data, after]) };
+            if *outgoing == Outgoing::Discard { Ok(()) } else { self.socket.send(cx, buffers, [before, data, after]) };
         if end || *outgoing == Outgoing::Length(0) {
             *outgoing = Outgoing::Done;
         }
@@ -388,97 +345,13 @@ impl Wire {
         case: HeaderCase,
     ) -> io::Result<()> {
         match (std::mem::take(outgoing), trailers) {
-            (Outgoing::Chunked, Some(trailers)) => encode::trailers(self.output(buffers), trailers, case),
-            (Outgoing::Chunked, None) => self.output(buffers).extend_from_slice(b"0\r\n\r\n"),
+            (Outgoing::Chunked, Some(trailers)) => encode::trailers(&mut self.socket.output(buffers), trailers, case),
+            (Outgoing::Chunked, None) => self.socket.output(buffers).extend_from_slice(b"0\r\n\r\n"),
             (Outgoing::Length(n), _) if n > 0 => return Err(wrong_length()),
             _ => {}
         }
         Ok(())
     }
-
-    fn send(&mut self, cx: &mut Context<'_>, buffers: &Buffers, parts: [&[u8]; 3]) -> io::Result<()> {
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        if len == 0 {
-            return Ok(());
-        }
-        if len <= COPY_LIMIT && self.buffered() + len <= OUTPUT_LIMIT {
-            let output = self.output(buffers);
-            parts.iter().for_each(|p| output.extend_from_slice(p));
-            return Ok(());
-        }
-        let waiting = self.buffered();
-        let mut done = 0;
-        // Until it blocks, so that whoever waits is woken when there is room again.
-        while done < waiting + len {
-            let all = [&self.output[self.written as usize..], parts[0], parts[1], parts[2]];
-            match write_from(&mut self.io, cx, all, done) {
-                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(n)) => done += n,
-                Poll::Ready(Err(e)) => return Err(e),
-                Poll::Pending => break,
-            }
-        }
-        self.sent += done as u64;
-        self.advance(done.min(waiting));
-        let mut skip = done.saturating_sub(waiting);
-        for part in parts {
-            let n = skip.min(part.len());
-            skip -= n;
-            if n < part.len() {
-                self.output(buffers).extend_from_slice(&part[n..]);
-            }
-        }
-        Ok(())
-    }
-
-    /// The first `n` bytes that waited are on the wire.
-    fn advance(&mut self, n: usize) {
-        const COMPACT: usize = 64 * 1024;
-        self.written += n as u32;
-        let written = self.written as usize;
-        if written == self.output.len() {
-            self.output.clear();
-            self.written = 0;
-        } else if written > COMPACT && written > self.output.len() / 2 {
-            self.output.drain(..written);
-            self.written = 0;
-        }
-    }
-
-    /// Ready when everything is on the wire.
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
-        while self.buffered() > 0 {
-            let n = ready!(self.io.poll_write(cx, &self.output[self.written as usize..]))?;
-            if n == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.sent += n as u64;
-            self.advance(n);
-        }
-        if self.output.capacity() > 0 {
-            buffers.give(std::mem::take(&mut self.output));
-        }
-        if self.finishing {
-            ready!(self.io.poll_shutdown(cx))?;
-            self.finishing = false;
-        }
-        self.io.poll_flush(cx)
-    }
-}
-
-/// One vectored write of what follows the first `skip` bytes of `parts`.
-fn write_from(io: &mut Io, cx: &mut Context<'_>, parts: [&[u8]; 4], skip: usize) -> Poll<io::Result<usize>> {
-    let mut slices = [IoSlice::new(b""); 4];
-    let (mut skip, mut count) = (skip, 0);
-    for part in parts {
-        let n = skip.min(part.len());
-        skip -= n;
-        if n < part.len() {
-            slices[count] = IoSlice::new(&part[n..]);
-            count += 1;
-        }
-    }
-    io.poll_write_vectored(cx, &slices[..count])
 }
 
 /// The caller's body is not as long as its head says: nobody may take it for whole.
@@ -516,7 +389,6 @@ mod tests {
         assert_eq!(wire.pending(), [&body[10..], b"more"].concat());
         wire.consume(body.len() - 10);
         assert_eq!(wire.pending(), b"more");
-        assert_eq!(wire.into_parts().1, b"more");
     }
 
     #[test]

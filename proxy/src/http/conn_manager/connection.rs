@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use nuncio_core::http::{LocalReply, Version};
@@ -96,6 +96,12 @@ impl HttpConnection {
             match self.phase {
                 // A client that sends on and on, and is answered here, is never waited for.
                 Phase::Waiting if self.turn.ends(cx) => return Poll::Pending,
+                // The last answer was put off and then not taken whole: nothing is read before it is.
+                Phase::Waiting if self.conn.must_flush() => {
+                    if ready!(self.conn.poll_flush(cx, &self.manager.worker.buffers)).is_err() {
+                        self.phase = Phase::Closed;
+                    }
+                }
                 Phase::Waiting => {
                     let mut active = self.active.take().unwrap_or_else(|| self.manager.take_stream());
                     match self.conn.poll_request(cx, &self.manager.worker.buffers, scratch, &mut active.request) {
@@ -109,6 +115,8 @@ impl HttpConnection {
                                 self.note_cut_head(&mut active);
                             }
                             self.manager.give_stream(active);
+                            // A client that has sent all it will may still wait for the last answer.
+                            let _ = ready!(self.conn.poll_flush(cx, &self.manager.worker.buffers));
                             self.phase = Phase::Closed;
                         }
                         Poll::Ready(Ok(Some(()))) => self.begin(active),
@@ -347,17 +355,28 @@ impl Drop for HttpConnection {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use crate::http::filters::testing::Bench;
+    use crate::upstream::testing::settle;
+
+    /// Bytes that a connection of the bench takes before somebody reads them.
+    const ROOM: usize = 1 << 16;
+
+    /// Every request is answered here, with this action of the route.
+    fn answering(action: &str) -> Bench {
+        Bench::with(&format!(
+            "{{stat_prefix: in, http_filters: [ROUTER], route_config: {{virtual_hosts: [{{name: v, domains: ['*'], routes: \
+             [{{match: {{prefix: /}}, {action}}}]}}]}}}}"
+        ))
+    }
 
     /// Nothing of an upstream's is waited for, so that nothing else would end the turn.
     #[tokio::test(flavor = "local", start_paused = true)]
     async fn pipelined_requests_that_are_answered_here_take_turns() {
-        let bench = Bench::with(
-            "{stat_prefix: in, http_filters: [ROUTER], route_config: {virtual_hosts: [{name: v, domains: ['*'], routes: \
-             [{match: {prefix: /}, direct_response: {status: 204}}]}]}}",
-        );
+        let bench = answering("direct_response: {status: 204}");
         let mut client = bench.connect();
         client.write_all("GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(200).as_bytes()).await.unwrap();
         let (mut most, mut before) = (0, 0);
@@ -368,5 +387,64 @@ mod tests {
             before = begun;
         }
         assert!((16..=32).contains(&most), "{most} at once");
+    }
+
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn a_client_that_takes_no_answers_is_not_read_any_more() {
+        let body = "X".repeat(1000);
+        let bench = answering(&format!("direct_response: {{status: 200, body: {{inline_string: {body}}}}}"));
+        let mut client = bench.connect();
+        let requests = "GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(1000);
+        client.write_all(requests.as_bytes()).await.unwrap();
+        settle().await;
+        let begun = bench.stat("http.in.downstream_rq_total");
+        // 64 KiB fit into the connection, and the answers of one turn wait behind them.
+        assert!((60..=110).contains(&begun), "{begun} requests begun");
+        settle().await;
+        assert_eq!(bench.stat("http.in.downstream_rq_total"), begun);
+        // Then it takes them, to the last byte.
+        let (mut all, mut piece) = (0, vec![0; 4096]);
+        while all < 1000 * 1000 {
+            let n = client.read(&mut piece).await.unwrap();
+            all += piece[..n].iter().filter(|byte| **byte == b'X').count();
+        }
+        assert_eq!(bench.stat("http.in.downstream_rq_2xx"), 1000);
+    }
+
+    /// It was put off, and then there was no room for all of it, and nothing else to do.
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn the_rest_of_an_answer_follows_when_the_client_takes_it() {
+        let body = "X".repeat(1000);
+        let bench = answering(&format!("direct_response: {{status: 200, body: {{inline_string: {body}}}}}"));
+        let mut client = bench.connect();
+        let mut taken = vec![0; ROOM];
+        let mut len = 0;
+        let mut asked = 0;
+        while asked <= ROOM / len.max(1) {
+            client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+            settle().await;
+            if len == 0 {
+                len = client.read(&mut taken).await.unwrap();
+            } else {
+                asked += 1;
+            }
+        }
+        let mut all = 0;
+        while all < asked * len {
+            let read = tokio::time::timeout(Duration::from_secs(1), client.read(&mut taken)).await;
+            all += read.unwrap_or_else(|_| panic!("{all} bytes of {}", asked * len)).unwrap();
+        }
+    }
+
+    #[tokio::test(flavor = "local", start_paused = true)]
+    async fn a_client_that_has_sent_its_last_request_gets_its_answer() {
+        let bench = answering("direct_response: {status: 200, body: {inline_string: here}}");
+        let mut client = bench.connect();
+        client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("here"), "{answer}");
+        assert_eq!(bench.stat("http.in.downstream_cx_tx_bytes_total"), answer.len() as u64);
     }
 }

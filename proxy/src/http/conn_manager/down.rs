@@ -88,9 +88,10 @@ impl Down<'_> {
         }
     }
 
+    /// Ready when everything is on the wire, or will be when the other connections of this worker have read.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
         match self {
-            Self::Http1(conn) => conn.poll_flush(cx, buffers),
+            Self::Http1(conn) => conn.poll_flush_soon(cx, buffers),
             Self::Http2(stream) => stream.poll_flush(cx),
         }
     }

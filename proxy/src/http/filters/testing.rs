@@ -23,6 +23,7 @@ use super::{HttpFilters, factories};
 use crate::access_log::file::{FlushPolicy, LogWriter};
 use crate::http::conn_manager::factory::Factory;
 use crate::lifecycle::{Drain, DrainStrategy};
+use crate::net::flusher;
 use crate::network::{Connection, ListenerInfo, TerminalFilter, TerminalFilterFactory, TrafficDirection};
 use crate::upstream::testing::{House, memory, settle};
 
@@ -196,6 +197,7 @@ impl Bench {
             Rc::get_mut(&mut worker).expect("nobody else has it yet").context.client = client;
         }
         let filter = config.unwrap_or_else(|e| panic!("{e:?}")).instantiate(&worker);
+        tokio::task::spawn_local(flusher::run());
         Self { house, filter }
     }
 

@@ -259,7 +259,7 @@ impl UpstreamRequest {
 
     pub fn flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Result<(), Failure> {
         match &mut self.state {
-            State::Open(conn) if conn.write_buffered() > 0 => match conn.poll_flush(cx, buffers) {
+            State::Open(conn) if conn.write_buffered() > 0 => match conn.poll_flush_soon(cx, buffers) {
                 // An answer may be there although it takes nothing more: the response side decides.
                 Poll::Ready(Err(_)) if self.head_sent && !conn.is_reused() => Ok(()),
                 Poll::Ready(Err(_)) => Err(self.cut()),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Waker};
 
-use nuncio_core::net::{Address, Io, TlsInfo};
+use nuncio_core::net::{Address, TlsInfo};
 use nuncio_core::stats::lists::cluster as stat;
 use nuncio_core::upstream::Host;
 use tokio::time::Instant;
@@ -410,17 +410,6 @@ impl PooledConn {
         self.member_mut().account.closed_by_peer = true;
     }
 
-    /// The connection became a tunnel: its stream, what was read of it already, and what keeps counting it until it is
-    /// dropped.
-    pub fn into_tunnel(mut self) -> Option<(Io, Vec<u8>, TunnelGuard)> {
-        let member = self.member.take()?;
-        self.pool.state.borrow_mut().busy -= 1;
-        let Member { conn, mut account, .. } = *member;
-        account.bytes(conn.totals());
-        let (io, read) = conn.into_parts();
-        Some((io, read, TunnelGuard { _request: self.request.take(), _account: account, _pool: self.pool.clone() }))
-    }
-
     fn member(&self) -> &Member {
         self.member.as_ref().expect("asked after its release")
     }
@@ -454,13 +443,6 @@ impl Drop for PooledConn {
         drop(member);
         self.pool.connect_for_pending();
     }
-}
-
-/// Counts a connection that left its pool as a tunnel.
-pub struct TunnelGuard {
-    _request: Option<RequestAccount>,
-    _account: ConnectionAccount,
-    _pool: Rc<Http1Pool>,
 }
 
 #[cfg(test)]

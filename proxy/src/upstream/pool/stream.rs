@@ -292,6 +292,14 @@ impl UpstreamStream {
         }
     }
 
+    /// The same, or when it will soon be.
+    pub fn poll_flush_soon(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
+        match self {
+            Self::Http1(conn) => conn.poll_flush_soon(cx, buffers),
+            other => other.poll_flush(cx, buffers),
+        }
+    }
+
     /// Ready when the upstream takes more. `watermark`: what may wait for an HTTP/1 socket.
     pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers, watermark: usize) -> Poll<io::Result<()>> {
         match self {

@@ -178,7 +178,7 @@ fn a_101_that_nobody_asked_for_is_a_protocol_error() {
     assert_eq!((c.status(), c.conn.is_tunnel()), (Ok(101), true));
     assert_eq!(c.head.headers.get("upgrade"), Some(&b"foo"[..]));
     assert!(!c.conn.is_reusable() && !c.conn.response_complete());
-    assert_eq!(c.conn.into_parts().1, b"hello");
+    assert_eq!(c.piece(), b"hello");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_2xx_to_connect_is_a_tunnel_and_another_answer_has_a_body() {
     assert_eq!(c.peer.sees(), "CONNECT a.test HTTP/1.1\r\nhost: a.test\r\n\r\n");
     c.peer.says(format!("{OK}Content-Length: 5\r\n\r\nearly").as_bytes());
     assert_eq!((c.status(), c.conn.is_tunnel()), (Ok(200), true));
-    assert_eq!(c.conn.into_parts().1, b"early");
+    assert_eq!(c.piece(), b"early");
 
     let mut c = Client::new(ClientOptions::default());
     c.conn.send_head(&c.buffers, &head, false).unwrap();
