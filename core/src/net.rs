@@ -10,4 +10,4 @@ pub use address::Address;
 pub use cidr::CidrRange;
 pub use connect::{Accept, Connect, ConnectOptions, Connected};
 pub use connection::{CloseType, ConnectionInfo, ConnectionTimings, OriginalSource, PeerCertificate, TlsInfo};
-pub use io::{Io, Stream};
+pub use io::{Io, Stream, counted};

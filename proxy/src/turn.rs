@@ -2,7 +2,8 @@
 //! had its share, and goes on when the others, and what came on their sockets meanwhile, had theirs.
 //!
 //! Work is counted and not timed: the same bytes stop at the same place on every machine. Bytes that are moved are
-//! counted where they move, in [`Io`](nuncio_core::net::Io); here is what they cost beyond that.
+//! counted where they move, in [`Io`](nuncio_core::net::Io), and those that go by a pipe where they do; here is what they
+//! cost beyond that.
 
 use std::future::Future;
 use std::pin::pin;

@@ -84,6 +84,9 @@ fn place(name: &str) -> usize {
     panic!("no thread {name}");
 }
 
+/// Bytes of a body that goes by a pipe.
+const LARGE: usize = 64 * 1024;
+
 /// Answers every request on every connection with the same response.
 fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -102,6 +105,11 @@ fn connection(mut stream: TcpStream) {
     while let Some((head, _)) = message(&mut reader) {
         let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n5\r\ndefgh\r\n0\r\n\r\n";
         let length = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 8\r\n\r\nabcdefgh";
+        if head.contains(" /large") {
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE}\r\n\r\n");
+            stream.write_all(&[head.as_bytes(), &[b'x'; LARGE]].concat()).unwrap();
+            continue;
+        }
         let answer = if head.contains(" /chunked") { chunked } else { length };
         stream.write_all(answer.as_bytes()).unwrap();
     }
@@ -239,6 +247,7 @@ fn a_warm_request_allocates_nothing_on_its_worker() {
     let config = CONFIG.replace("@PORT@", &upstream().port().to_string()).replace("@LOG@", log.to_str().unwrap());
     let proxy = RunningProxy::start(&config, 1);
     let post = format!("POST / HTTP/1.1\r\nhost: web.test\r\ncontent-length: 5000\r\n\r\n{}", "x".repeat(5000));
+    let large = format!("POST / HTTP/1.1\r\nhost: web.test\r\ncontent-length: {LARGE}\r\n\r\n{}", "x".repeat(LARGE));
     let requests = [
         ("GET", "GET /some/path?a=b HTTP/1.1\r\nhost: web.test\r\nuser-agent: test\r\naccept: */*\r\n\r\n"),
         ("own answer", "GET /answer HTTP/1.1\r\nhost: web.test\r\n\r\n"),
@@ -248,6 +257,8 @@ fn a_warm_request_allocates_nothing_on_its_worker() {
         ("weighted clusters", "GET /split HTTP/1.1\r\nhost: web.test\r\n\r\n"),
         ("chunked response", "GET /chunked HTTP/1.1\r\nhost: web.test\r\n\r\n"),
         ("body", &post),
+        ("large body", &large),
+        ("large response", "GET /large HTTP/1.1\r\nhost: web.test\r\n\r\n"),
         (
             "chunked body",
             "POST / HTTP/1.1\r\nhost: web.test\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n",

@@ -30,8 +30,9 @@ pub trait Stream {
 /// 64 KiB each, that could be eight megabytes. So it is two, which take some tenths of a millisecond.
 const SHARE: usize = 16 * 1024;
 
-/// Counts what a call moved beyond its first share.
-fn count(cx: &mut Context<'_>, moved: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+/// Counts what a call moved beyond its first share. Who moves a connection's bytes by other calls than those of [`Io`]
+/// does it himself.
+pub fn counted(cx: &mut Context<'_>, moved: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
     if let Poll::Ready(Ok(n)) = moved {
         for _ in 0..n.saturating_sub(1) / SHARE {
             // One that has nothing left is stopped by its next call.
@@ -65,7 +66,7 @@ impl Io {
             Self::Unix(s) => read(s, cx, buf),
             Self::Other(s) => s.poll_read(cx, buf),
         };
-        count(cx, read)
+        counted(cx, read)
     }
 
     pub fn poll_write(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
@@ -74,7 +75,7 @@ impl Io {
             Self::Unix(s) => Pin::new(s).poll_write(cx, buf),
             Self::Other(s) => s.poll_write(cx, &[IoSlice::new(buf)]),
         };
-        count(cx, written)
+        counted(cx, written)
     }
 
     pub fn poll_write_vectored(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
@@ -83,7 +84,7 @@ impl Io {
             Self::Unix(s) => Pin::new(s).poll_write_vectored(cx, bufs),
             Self::Other(s) => s.poll_write(cx, bufs),
         };
-        count(cx, written)
+        counted(cx, written)
     }
 
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -12,7 +12,8 @@
 //! - `connection_field`: what `connection:` nominates
 //! - `encode`: heads, from our types to bytes · `header_case`: how their names are spelled
 //! - `body`: what follows a head
-//! - `wire`: what was read too early · `socket`: the socket, with what was not written yet
+//! - `wire`: what was read too early · `socket`: the socket, with what was not written yet · `wire/piped`: bodies that are
+//!   neither read nor written
 //! - [`ServerConn`], [`ClientConn`]: the two roles
 
 mod body;
@@ -39,3 +40,4 @@ pub use error::{BodyError, RequestError, UpstreamError};
 pub use header_case::{HeaderCase, SUPPORTED};
 pub use options::{ClientOptions, ServerOptions, Underscores};
 pub use server::ServerConn;
+pub use wire::Piped;

@@ -1,14 +1,16 @@
 //! Bytes from socket to socket without passing through this process: splice(2) by way of a pipe.
 //!
 //! Worth it for bulk only. On small messages it costs two system calls more than reading and
-//! writing, so the TCP proxy copies until reads fill its buffer.
+//! writing, so the TCP proxy copies until reads fill its buffer, and HTTP/1 looks at the length of
+//! a body.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
+use nix::sys::socket::{MsgFlags, send};
 use nuncio_core::net::Io;
 use tokio::io::Interest;
 
@@ -31,7 +33,7 @@ pub struct Pipe {
 #[derive(Default)]
 pub struct Pipes {
     kept: RefCell<Vec<Pipe>>,
-    descriptors: DescriptorLimit,
+    descriptors: Cell<DescriptorLimit>,
 }
 
 /// Whether both connections are sockets that the kernel can splice.
@@ -55,12 +57,12 @@ impl Pipe {
         self.filled
     }
 
-    /// Takes what the connection has; 0 is its end. Only into an empty pipe: a full one would
-    /// look like a connection without bytes.
-    pub fn poll_fill(&mut self, from: &Io, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    /// Takes what the connection has, and no more than `most`; 0 is its end. Only into an empty pipe: a
+    /// full one would look like a connection without bytes.
+    pub fn poll_fill(&mut self, from: &Io, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         debug_assert_eq!(self.filled, 0, "a pipe is filled when it is empty");
-        let moved = ready!(poll_splice(from, Interest::READABLE, cx, |socket| {
-            splice(socket, None, &self.write, None, CAPACITY, flags())
+        let moved = ready!(poll_call(from, Interest::READABLE, cx, |socket| {
+            splice(socket, None, &self.write, None, most, flags())
         }))?;
         self.filled = moved;
         Poll::Ready(Ok(moved))
@@ -68,7 +70,7 @@ impl Pipe {
 
     /// Gives the connection what it takes.
     pub fn poll_drain(&mut self, to: &Io, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let moved = ready!(poll_splice(to, Interest::WRITABLE, cx, |socket| {
+        let moved = ready!(poll_call(to, Interest::WRITABLE, cx, |socket| {
             splice(&self.read, None, socket, None, self.filled, flags())
         }))?;
         self.filled -= moved;
@@ -76,11 +78,18 @@ impl Pipe {
     }
 }
 
+/// Writes what goes before a pipe's bytes, which must follow: the kernel may wait for them, so that the peer is woken
+/// once.
+pub fn poll_write_ahead(to: &Io, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    let more = MsgFlags::from_bits_retain(nix::libc::MSG_MORE) | MsgFlags::MSG_NOSIGNAL;
+    poll_call(to, Interest::WRITABLE, cx, |socket| send(socket.as_raw_fd(), bytes, more))
+}
+
 fn flags() -> SpliceFFlags {
     SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK
 }
 
-fn poll_splice(
+fn poll_call(
     io: &Io,
     interest: Interest,
     cx: &mut Context<'_>,
@@ -107,13 +116,14 @@ fn poll_splice(
 }
 
 impl Pipes {
-    pub fn new(descriptors: DescriptorLimit) -> Self {
-        Self { kept: RefCell::default(), descriptors }
+    /// From now on no pipe takes a descriptor of the reserve.
+    pub fn spare(&self, reserve: DescriptorLimit) {
+        self.descriptors.set(reserve);
     }
 
     pub fn take(&self) -> io::Result<Pipe> {
         let kept = self.kept.borrow_mut().pop();
-        kept.map_or_else(|| Pipe::new(self.descriptors), Ok)
+        kept.map_or_else(|| Pipe::new(self.descriptors.get()), Ok)
     }
 
     /// A pipe with bytes in it is closed: nobody wants them.

@@ -31,7 +31,6 @@ use xxhash_rust::xxh64::xxh64;
 
 use super::{Connection, ConnectionRecord, ListenerInfo, TerminalFilter, TerminalFilterConfig, TerminalFilterFactory};
 use crate::access_log;
-use crate::net::splice::Pipes;
 use crate::upstream::Worker;
 use session::Session;
 
@@ -93,7 +92,6 @@ struct TcpProxy {
     config: Arc<Config>,
     stats: Stats<tcp::TcpProxy>,
     logs: Vec<Box<dyn AccessLog>>,
-    pipes: Pipes,
 }
 
 struct Filter(Rc<TcpProxy>);
@@ -126,7 +124,6 @@ impl TerminalFilterConfig for Shared {
         Rc::new(Filter(Rc::new(TcpProxy {
             stats: Stats::new(&worker.context.stats, self.0.scope),
             logs: self.0.logs.iter().map(|log| log.instantiate(&worker.context)).collect(),
-            pipes: Pipes::new(worker.descriptors),
             worker: worker.clone(),
             config: self.0.clone(),
         })))

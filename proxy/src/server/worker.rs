@@ -139,6 +139,7 @@ async fn run(index: u32, seed: Seed, mut commands: UnboundedReceiver<WorkerComma
     let stats = WorkerStats::new(move |birth| drop(events.send(MainEvent::StatsBorn(birth))));
     let (rng, buffers, connect) =
         (Rng::from_os(), Buffers::of_this_thread(), Rc::new(Sockets { descriptors: seed.descriptors }));
+    buffers.pipes.spare(seed.descriptors);
     let runtime: Rc<dyn Runtime> = Rc::new(seed.runtime);
     let context = ClusterContext {
         connect: connect.clone(),

@@ -16,6 +16,7 @@ mod grpc_codes;
 mod health;
 mod listeners;
 mod mistakes;
+mod piped;
 mod process;
 mod running;
 mod safety;

@@ -73,6 +73,15 @@ impl Process {
         size.expect("the kernel counts it") * 1024
     }
 
+    /// Pipes that are open, by their two ends.
+    pub fn pipes(&self) -> usize {
+        let open = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().flatten();
+        let is_pipe = |entry: &fs::DirEntry| {
+            fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().starts_with("pipe:"))
+        };
+        open.filter(is_pipe).count() / 2
+    }
+
     /// Asks until it is so.
     pub fn until(&self, what: &str, mut so: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;

@@ -18,7 +18,8 @@ const EDGE: &str = "use_remote_address: true, normalize_path: true, merge_slashe
                     path_with_escaped_slashes_action: UNESCAPE_AND_REDIRECT, \
                     common_http_protocol_options: {headers_with_underscores_action: REJECT_REQUEST}";
 
-fn head(stream: &mut TcpStream) -> Option<String> {
+/// Up to its empty line, and nothing behind it. None: the end came first.
+pub fn head(stream: &mut TcpStream) -> Option<String> {
     let (mut text, mut byte) = (Vec::new(), [0]);
     while !text.ends_with(b"\r\n\r\n") {
         if stream.read(&mut byte).ok()? == 0 {

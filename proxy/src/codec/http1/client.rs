@@ -13,7 +13,8 @@ use super::error::UpstreamError;
 use super::options::ClientOptions;
 use super::request::MethodKind;
 use super::response::{self, Asked, ParsedResponse};
-use super::wire::{HeadFault, Wire};
+use super::server::ServerConn;
+use super::wire::{HeadFault, Piped, Sink, Source, Wire};
 use crate::codec::{Body, Buffers};
 
 /// Interim responses that one request may get.
@@ -140,6 +141,15 @@ impl ClientConn {
         self.wire.socket.unsent()
     }
 
+    /// Ready for more of a body, although some of it may wait for the socket.
+    pub fn takes_more(&self, watermark: usize) -> bool {
+        self.wire.socket.takes_more(watermark)
+    }
+
+    pub(super) fn sink(&mut self) -> Sink<'_> {
+        Sink { socket: &self.wire.socket, outgoing: &mut self.outgoing, broken: &mut self.broken }
+    }
+
     /// The request was sent to its end (or waits to be).
     pub fn request_complete(&self) -> bool {
         self.outgoing == Outgoing::Done
@@ -225,17 +235,32 @@ impl ClientConn {
             Ok(Piece::Held(held)) => Poll::Ready(Ok(Body::Data(Chunk::Held(held)))),
             Ok(Piece::Trailers(map)) => Poll::Ready(Ok(Body::Trailers(map))),
             Ok(Piece::End) => Poll::Ready(Ok(Body::End)),
-            Err(fault) => {
-                self.broken = true;
-                Poll::Ready(Err(match fault {
-                    BodyFault::Chunk => UpstreamError::Protocol("malformed chunk"),
-                    BodyFault::Trailers(e) => e.into(),
-                    // Envoy calls this a protocol error, not a closed connection.
-                    BodyFault::Eof => UpstreamError::Protocol("closed before the end of the body"),
-                    BodyFault::Io(e) => UpstreamError::Reset(e),
-                }))
-            }
+            Err(fault) => Poll::Ready(Err(self.body_error(fault))),
         }
+    }
+
+    #[cold]
+    fn body_error(&mut self, fault: BodyFault) -> UpstreamError {
+        self.broken = true;
+        match fault {
+            BodyFault::Chunk => UpstreamError::Protocol("malformed chunk"),
+            BodyFault::Trailers(e) => e.into(),
+            // Envoy calls this a protocol error, not a closed connection.
+            BodyFault::Eof => UpstreamError::Protocol("closed before the end of the body"),
+            BodyFault::Io(e) => UpstreamError::Reset(e),
+        }
+    }
+
+    /// The same without a look at it: to the client, if that is possible and worth it now. `limit`: so much may be held.
+    pub fn pipe_body(
+        &mut self,
+        to: &mut ServerConn,
+        cx: &mut Context<'_>,
+        buffers: &Buffers,
+        limit: usize,
+    ) -> Piped<UpstreamError, io::Error> {
+        let from = Source { wire: &mut self.wire, incoming: &mut self.incoming };
+        from.pipe(to.sink(), cx, buffers, limit).map_unread(|e| self.body_error(BodyFault::Io(e)))
     }
 
     /// The response was read to its end.

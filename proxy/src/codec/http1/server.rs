@@ -7,12 +7,13 @@ use std::task::{Context, Poll, ready};
 use nuncio_core::http::{Chunk, HeaderMap, RequestHead, ResponseHead, Version};
 use nuncio_core::net::Io;
 
+use super::ClientConn;
 use super::body::{BodyFault, Incoming, Piece, TrailerRules};
 use super::encode::{self, Answering, Outgoing};
 use super::error::{BodyError, RequestError};
 use super::options::ServerOptions;
 use super::request::{self, MethodKind, ParsedRequest};
-use super::wire::{HeadFault, Wire};
+use super::wire::{HeadFault, Piped, Sink, Source, Wire};
 use crate::codec::{Body, Buffers, GoneReason};
 
 /// A downstream connection.
@@ -159,6 +160,18 @@ impl ServerConn {
         }
     }
 
+    /// The same without a look at it: to the upstream, if that is possible and worth it now. `limit`: so much may be held.
+    pub fn pipe_body(
+        &mut self,
+        to: &mut ClientConn,
+        cx: &mut Context<'_>,
+        buffers: &Buffers,
+        limit: usize,
+    ) -> Piped<BodyError, io::Error> {
+        let from = Source { wire: &mut self.wire, incoming: &mut self.incoming };
+        from.pipe(to.sink(), cx, buffers, limit).map_unread(|e| self.body_error(BodyFault::Io(e)))
+    }
+
     #[cold]
     fn body_error(&mut self, fault: BodyFault) -> BodyError {
         self.last = false;
@@ -284,6 +297,15 @@ impl ServerConn {
     /// Bytes wait for the socket, and it is this connection's task that has to write them.
     pub fn must_flush(&self) -> bool {
         !self.wire.socket.is_put_off() && self.write_buffered() > 0
+    }
+
+    /// Ready for more of a body, although some of it may wait for the socket.
+    pub fn takes_more(&self, watermark: usize) -> bool {
+        self.wire.socket.takes_more(watermark)
+    }
+
+    pub(super) fn sink(&mut self) -> Sink<'_> {
+        Sink { socket: &self.wire.socket, outgoing: &mut self.outgoing, broken: &mut self.closing }
     }
 
     /// A response's head was sent (or waits to be).

@@ -8,10 +8,11 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use nuncio_core::net::Io;
+use nuncio_core::net::{Io, counted};
 
 use crate::codec::Buffers;
 use crate::net::flusher::{self, Flush};
+use crate::net::splice::{self, Pipe};
 
 /// Data up to this size is copied behind what waits in `output`, to go in one write with it.
 const COPY_LIMIT: usize = 4 * 1024;
@@ -29,6 +30,8 @@ pub(super) struct Socket {
 struct State {
     io: Io,
     output: Vec<u8>,
+    /// What follows `output` and never passed through this process; and nothing else does until it is written.
+    piped: Option<Pipe>,
     sent: u64,
     /// `output` is written up to here.
     written: u32,
@@ -42,8 +45,16 @@ struct State {
 
 impl Socket {
     pub(super) fn new(io: Io) -> Rc<Self> {
-        let state =
-            State { io, output: Vec::new(), sent: 0, written: 0, finishing: false, blocked: false, failed: None };
+        let state = State {
+            io,
+            output: Vec::new(),
+            piped: None,
+            sent: 0,
+            written: 0,
+            finishing: false,
+            blocked: false,
+            failed: None,
+        };
         Rc::new(Self { state: state.into(), put_off: false.into() })
     }
 
@@ -57,13 +68,23 @@ impl Socket {
     }
 
     pub(super) fn buffered(&self) -> usize {
-        self.state.borrow().waiting().len()
+        self.state.borrow().buffered()
     }
 
     /// The same, with a FIN that waits counted.
     pub(super) fn unsent(&self) -> usize {
         let state = self.state.borrow();
-        state.waiting().len() + usize::from(state.finishing)
+        state.buffered() + usize::from(state.finishing)
+    }
+
+    /// Bytes in a pipe wait.
+    pub(super) fn has_pipe(&self) -> bool {
+        self.state.borrow().piped.is_some()
+    }
+
+    /// With less than this unsent the peer keeps up. What is in a pipe is sent before anything follows it.
+    pub(super) fn takes_more(&self, watermark: usize) -> bool {
+        !self.has_pipe() && self.unsent() < watermark
     }
 
     /// Nothing more is sent: FIN goes with the next flush.
@@ -91,6 +112,22 @@ impl Socket {
     /// Sends `parts` behind what waits.
     pub(super) fn send(&self, cx: &mut Context<'_>, buffers: &Buffers, parts: [&[u8]; 3]) -> io::Result<()> {
         self.state.borrow_mut().send(cx, buffers, parts)
+    }
+
+    /// Sends what is in `pipe` behind what waits, and `ahead` between them.
+    pub(super) fn send_pipe(
+        &self,
+        cx: &mut Context<'_>,
+        buffers: &Buffers,
+        ahead: &[u8],
+        pipe: Pipe,
+    ) -> io::Result<()> {
+        let mut state = self.state.borrow_mut();
+        state.output(buffers).extend_from_slice(ahead);
+        state.piped = Some(pipe);
+        let sent = state.poll_drain(cx, buffers);
+        state.blocked = sent.is_pending();
+        if let Poll::Ready(sent) = sent { sent } else { Ok(()) }
     }
 
     /// Ready when everything is on the wire.
@@ -132,6 +169,10 @@ impl Flush for Socket {
 impl State {
     fn waiting(&self) -> &[u8] {
         &self.output[self.written as usize..]
+    }
+
+    fn buffered(&self) -> usize {
+        self.waiting().len() + self.piped.as_ref().map_or(0, Pipe::filled)
     }
 
     fn output(&mut self, buffers: &Buffers) -> &mut Vec<u8> {
@@ -191,11 +232,37 @@ impl State {
         }
     }
 
+    /// Writes what is in a pipe, and what waits before it. Ready: no pipe is here any more.
+    fn poll_drain(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
+        while let Some(pipe) = &mut self.piped {
+            let waiting = self.output.len() - self.written as usize;
+            let written = if waiting > 0 {
+                splice::poll_write_ahead(&self.io, cx, &self.output[self.written as usize..])
+            } else {
+                pipe.poll_drain(&self.io, cx)
+            };
+            let n = ready!(counted(cx, written))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += n as u64;
+            if waiting > 0 {
+                self.advance(n);
+            } else if pipe.filled() == 0
+                && let Some(pipe) = self.piped.take()
+            {
+                buffers.pipes.give(pipe);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
     fn poll_flush(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
         if let Some(e) = self.failed.take() {
             return Poll::Ready(Err(e));
         }
         self.blocked = true;
+        ready!(self.poll_drain(cx, buffers))?;
         while !self.waiting().is_empty() {
             let n = ready!(self.io.poll_write(cx, &self.output[self.written as usize..]))?;
             if n == 0 {

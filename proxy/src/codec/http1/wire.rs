@@ -15,11 +15,18 @@ use super::header_case::HeaderCase;
 use super::socket::Socket;
 use crate::codec::Buffers;
 
+mod piped;
+
+pub use self::piped::Piped;
+pub(super) use self::piped::{Sink, Source};
+
 /// Read at most so much where what lies behind a head is copied once more.
 pub(super) const HEAD_READ: usize = 8 * 1024;
 /// Read at most so much where it stays in its buffer: a head and 64 KiB behind it come in one read, for which the kernel
 /// opens the window once.
 const HEAD_AND_BODY_READ: usize = HEAD_READ + 64 * 1024;
+/// Read at most so much where the body behind a head is to stay in the socket, for a pipe.
+const HEAD_ONLY_READ: usize = 2 * 1024;
 /// What is worth keeping a whole buffer for.
 const MUCH: usize = 4 * 1024;
 /// What is read ahead while nobody asks for it.
@@ -35,6 +42,16 @@ pub(super) enum HeadFault<E> {
     Io(io::Error),
 }
 
+/// How the next head is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NextHead {
+    Usual,
+    /// The last one came with more than [`HEAD_READ`] holds, so this one gets more room.
+    WithBody,
+    /// The last one's body was one for a pipe.
+    Alone,
+}
+
 pub(super) struct Wire {
     pub(super) socket: Rc<Socket>,
     input: Vec<u8>,
@@ -47,8 +64,9 @@ pub(super) struct Wire {
     tried: u32,
     /// The last read filled its buffer: there may be more.
     full: bool,
-    /// The last head came with more than [`HEAD_READ`] holds, so the next one gets more room.
-    roomy: bool,
+    next_head: NextHead,
+    /// The body comes in small pieces, for which no pipe is worth its calls.
+    trickles: bool,
     eof: bool,
 }
 
@@ -62,7 +80,8 @@ impl Wire {
             consumed: 0,
             tried: 0,
             full: false,
-            roomy: false,
+            next_head: NextHead::Usual,
+            trickles: false,
             eof: false,
         }
     }
@@ -159,6 +178,7 @@ impl Wire {
         max: usize,
         mut parse: impl FnMut(&[u8]) -> Result<Option<(T, usize)>, E>,
     ) -> Poll<Result<T, HeadFault<E>>> {
+        self.trickles = false;
         loop {
             if self.worth_parsing() {
                 match parse(self.pending()).map_err(HeadFault::Refused)? {
@@ -171,11 +191,12 @@ impl Wire {
             } else if self.pending().len() > max {
                 return Poll::Ready(Err(HeadFault::TooLarge));
             }
-            let mut own = self.roomy.then(Buffers::hold).flatten();
+            let mut own = (self.next_head == NextHead::WithBody).then(Buffers::hold).flatten();
             let room = match &mut own {
                 Some(own) => &mut own[..HEAD_AND_BODY_READ],
                 None => {
-                    let most = scratch.len().min(HEAD_READ);
+                    let most = if self.next_head == NextHead::Alone { HEAD_ONLY_READ } else { HEAD_READ };
+                    let most = scratch.len().min(most);
                     &mut scratch[..most]
                 }
             };
@@ -184,7 +205,7 @@ impl Wire {
                 Ok(n) => n,
                 Err(e) => return Poll::Ready(Err(HeadFault::Io(e))),
             };
-            self.roomy = n >= HEAD_READ;
+            self.next_head = if n >= HEAD_READ { NextHead::WithBody } else { NextHead::Usual };
             let read = own.as_deref().unwrap_or(scratch);
             if !self.pending().is_empty() {
                 self.keep(buffers, &read[..n]);
@@ -259,7 +280,9 @@ impl Wire {
         if kept == most || (kept > 0 && !self.full) {
             return Poll::Ready(Ok(kept));
         }
-        match self.poll_read(cx, &mut scratch[kept..most]) {
+        let read = self.poll_read(cx, &mut scratch[kept..most]);
+        self.note_piece(&read);
+        match read {
             Poll::Ready(Ok(0)) | Poll::Pending if kept > 0 => Poll::Ready(Ok(kept)),
             other => other.map_ok(|n| kept + n),
         }

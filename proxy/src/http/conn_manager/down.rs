@@ -24,6 +24,14 @@ impl Down<'_> {
         matches!(self, Self::Http2(_))
     }
 
+    /// Its connection, where the body may go by a pipe.
+    pub fn http1(&mut self) -> Option<&mut ServerConn> {
+        match self {
+            Self::Http1(conn) => Some(conn),
+            Self::Http2(_) => None,
+        }
+    }
+
     pub fn poll_body<'s>(&mut self, cx: &mut Context<'_>, scratch: &'s mut [u8]) -> Poll<Result<Body<'s>, BodyError>> {
         match self {
             Self::Http1(conn) => conn.poll_body(cx, scratch),
@@ -100,7 +108,7 @@ impl Down<'_> {
     pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
         match self {
             // A head that waits for its first body bytes is no reason: both go out in one write.
-            Self::Http1(conn) if conn.write_buffered() < LOW_WATERMARK => Poll::Ready(Ok(())),
+            Self::Http1(conn) if conn.takes_more(LOW_WATERMARK) => Poll::Ready(Ok(())),
             Self::Http1(conn) => conn.poll_flush(cx, buffers),
             Self::Http2(stream) => stream.poll_writable(cx),
         }

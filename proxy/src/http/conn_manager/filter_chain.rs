@@ -128,6 +128,11 @@ impl<H: Half> Chain<H> {
         self.filters.is_empty()
     }
 
+    /// No filter looks at this stream.
+    pub fn is_idle(&self) -> bool {
+        (0..self.filters.len()).all(|at| self.skipped(at))
+    }
+
     pub fn skip(&mut self, positions: u64) {
         self.skip = positions;
     }

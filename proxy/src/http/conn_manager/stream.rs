@@ -43,6 +43,7 @@ use crate::overload::Action;
 mod decode;
 mod encode;
 mod finish;
+mod piped;
 
 /// How a stream ended, for its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

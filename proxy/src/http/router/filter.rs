@@ -32,6 +32,7 @@ use crate::upstream::ThreadLocalCluster;
 use crate::upstream::circuit_breaker::Priority;
 
 mod attempts;
+mod piped;
 mod verdicts;
 
 pub use verdicts::{Expired, Heard, Next};

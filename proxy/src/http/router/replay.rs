@@ -43,6 +43,16 @@ impl Kept {
         true
     }
 
+    /// Whoever sends a piece has to show it here.
+    pub fn is_wanted(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// A piece was sent that nobody saw.
+    pub fn miss(&mut self) {
+        self.lost = true;
+    }
+
     /// The request can be sent from its beginning.
     pub fn is_whole(&self) -> bool {
         !self.lost

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::attempt_timers::AttemptTimers;
 use super::failure::{Failure, Reset};
 use super::upstream_log::AttemptRecord;
+use crate::codec::http1::ClientConn;
 use crate::codec::{Body, Buffers};
 use crate::tls::ServerWanted;
 use crate::upstream::ThreadLocalCluster;
@@ -270,7 +271,7 @@ impl UpstreamRequest {
     }
 
     /// The connection ended under the request.
-    fn cut(&self) -> Failure {
+    pub(super) fn cut(&self) -> Failure {
         let State::Open(conn) = &self.state else { return Failure::new(Reset::ConnectionTermination) };
         Failure { stale_connection: conn.is_reused() && !self.answered, ..Failure::new(Reset::ConnectionTermination) }
     }
@@ -309,12 +310,20 @@ impl UpstreamRequest {
         }
     }
 
+    /// The connection of an attempt under way, where a body may go by a pipe.
+    pub(super) fn http1(&mut self) -> Option<&mut ClientConn> {
+        match &mut self.state {
+            State::Open(conn) => conn.http1(),
+            _ => None,
+        }
+    }
+
     /// The answer agreed to an upgrade.
     pub fn is_tunnel(&self) -> bool {
         matches!(&self.state, State::Open(conn) if conn.is_tunnel())
     }
 
-    fn broken(&mut self, end: UpstreamEnd) -> Failure {
+    pub(super) fn broken(&mut self, end: UpstreamEnd) -> Failure {
         tracing::debug!(target: "router", "upstream: {end:?}");
         let count = |counter| {
             if let Some(cluster) = &self.cluster {

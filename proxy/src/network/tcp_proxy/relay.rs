@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use nuncio_core::net::Io;
 
 use crate::codec::Buffers;
-use crate::net::splice::{self, Pipe, Pipes};
+use crate::net::splice::{self, Pipe};
 use crate::turn::go_on_later;
 
 /// Full reads in a row that mean bulk.
@@ -52,7 +52,6 @@ enum End {
 /// What the worker lends.
 pub struct Lent<'a> {
     pub buffers: &'a Buffers,
-    pub pipes: &'a Pipes,
     /// Most that may be held of one direction.
     pub limit: usize,
 }
@@ -217,7 +216,7 @@ impl Direction {
         lent: &Lent<'_>,
         moved: &mut Moved,
     ) -> Result<bool, Failed> {
-        let pipe = match self.pipe.take().map_or_else(|| lent.pipes.take(), Ok) {
+        let pipe = match self.pipe.take().map_or_else(|| lent.buffers.pipes.take(), Ok) {
             Ok(pipe) => self.pipe.insert(pipe),
             // No descriptors left: copying needs none.
             Err(_) => {
@@ -225,7 +224,7 @@ impl Direction {
                 return Ok(true);
             }
         };
-        let result = match pipe.poll_fill(from, cx) {
+        let result = match pipe.poll_fill(from, cx, splice::CAPACITY) {
             Poll::Ready(Ok(0)) => {
                 self.end = End::Read;
                 Ok(true)
@@ -246,7 +245,7 @@ impl Direction {
         };
         // It is empty, and nobody knows for how long.
         if let Some(pipe) = self.pipe.take() {
-            lent.pipes.give(pipe);
+            lent.buffers.pipes.give(pipe);
         }
         result
     }

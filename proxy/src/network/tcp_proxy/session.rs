@@ -313,7 +313,7 @@ impl Parts {
         }
         let client = &mut self.connection.io;
         let worker = &self.proxy.worker;
-        let lent = Lent { buffers: &worker.buffers, pipes: &self.proxy.pipes, limit: self.proxy.config.buffer_limit };
+        let lent = Lent { buffers: &worker.buffers, limit: self.proxy.config.buffer_limit };
         let (mut up, mut down) = (Moved::default(), Moved::default());
         let host_ended = relay.to_client.is_done();
         let first = relay.to_host.poll(client, &mut relay.io, cx, &lent, &mut up);

@@ -226,6 +226,14 @@ impl UpstreamStream {
         matches!(self, Self::Http1(conn) if conn.is_reused())
     }
 
+    /// Its connection, where a body may go by a pipe.
+    pub fn http1(&mut self) -> Option<&mut ClientConn> {
+        match self {
+            Self::Http1(conn) => Some(conn),
+            Self::Http2(_) | Self::Tcp(_) => None,
+        }
+    }
+
     // === the request ===
 
     /// `end`: no body follows.
@@ -303,9 +311,9 @@ impl UpstreamStream {
     /// Ready when the upstream takes more. `watermark`: what may wait for an HTTP/1 socket.
     pub fn poll_writable(&mut self, cx: &mut Context<'_>, buffers: &Buffers, watermark: usize) -> Poll<io::Result<()>> {
         match self {
-            Self::Http1(conn) if conn.write_buffered() < watermark => Poll::Ready(Ok(())),
+            Self::Http1(conn) if conn.takes_more(watermark) => Poll::Ready(Ok(())),
             Self::Http1(conn) => conn.poll_flush(cx, buffers),
-            Self::Tcp(tunnel) if tunnel.conn.write_buffered() < watermark => Poll::Ready(Ok(())),
+            Self::Tcp(tunnel) if tunnel.conn.takes_more(watermark) => Poll::Ready(Ok(())),
             Self::Tcp(tunnel) => tunnel.conn.poll_flush(cx, buffers),
             Self::Http2(Slot { stream: Some(stream), .. }) => stream.poll_writable(cx),
             Self::Http2(_) => Poll::Ready(Ok(())),

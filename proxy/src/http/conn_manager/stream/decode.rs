@@ -184,6 +184,9 @@ impl ActiveStream {
             }
             return Poll::Ready(());
         }
+        if self.pipe_request(cx, down, manager) {
+            return Poll::Ready(());
+        }
         let most = scratch.len().min(self.router.read_size());
         match ready!(down.poll_body(cx, &mut scratch[..most])) {
             Ok(Body::Data(mut chunk)) => {

@@ -277,6 +277,9 @@ impl ActiveStream {
             self.encode = Encode::Done(end);
             return Poll::Ready(());
         }
+        if matches!(self.source, Source::Upstream) && self.pipe_response(cx, down, manager) {
+            return Poll::Ready(());
+        }
         let most = scratch.len().min(down.read_size());
         match &mut self.source {
             Source::Local(body) => {
@@ -373,7 +376,7 @@ impl ActiveStream {
 
     /// A body that is not as long as its head said is our fault or the upstream's; anything else
     /// means that the client is gone.
-    fn not_sent(
+    pub(super) fn not_sent(
         &mut self,
         cx: &mut Context<'_>,
         error: &std::io::Error,

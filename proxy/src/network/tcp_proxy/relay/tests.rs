@@ -105,20 +105,19 @@ struct Bench {
     to: End,
     direction: Direction,
     buffers: Buffers,
-    pipes: Pipes,
     limit: usize,
     wakes: Arc<Wakes>,
 }
 
 impl Bench {
     fn new(from: End, to: End) -> Self {
-        let (direction, buffers, pipes) = (Direction::default(), Buffers::default(), Pipes::default());
-        Self { from, to, direction, buffers, pipes, limit: 1 << 20, wakes: Arc::default() }
+        let (direction, buffers) = (Direction::default(), Buffers::default());
+        Self { from, to, direction, buffers, limit: 1 << 20, wakes: Arc::default() }
     }
 
     fn poll(&mut self) -> (Result<(), Failed>, Moved) {
         let waker = Waker::from(self.wakes.clone());
-        let lent = Lent { buffers: &self.buffers, pipes: &self.pipes, limit: self.limit };
+        let lent = Lent { buffers: &self.buffers, limit: self.limit };
         let mut moved = Moved::default();
         let (mut from, mut to) = (self.from.io(), self.to.io());
         let result = self.direction.poll(&mut from, &mut to, &mut Context::from_waker(&waker), &lent, &mut moved);
