@@ -140,6 +140,7 @@ mod tests {
     use tokio::task::coop;
 
     use super::*;
+    use crate::net::limits::DescriptorLimit;
 
     /// A connection, and its peer's end.
     fn wire() -> (Wire, UnixStream) {
@@ -214,6 +215,16 @@ mod tests {
         let mut scratch = [0; WORTH_IT];
         assert_eq!(poll_fn(|cx| pair.from.poll_fill(cx, &mut scratch, WORTH_IT)).await.unwrap(), WORTH_IT);
         assert_eq!(pair.piped().await, Some(WORTH_IT));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn where_no_descriptor_is_left_it_is_read() {
+        let mut pair = Pair::new(1 << 20);
+        pair.sender.write_all(&[b'x'; 2 * WORTH_IT]).unwrap();
+        pair.buffers.pipes.spare(DescriptorLimit::new(0));
+        assert_eq!(pair.piped().await, None);
+        pair.buffers.pipes.spare(DescriptorLimit::default());
+        assert_eq!(pair.piped().await, Some(2 * WORTH_IT));
     }
 
     #[tokio::test(flavor = "current_thread")]
