@@ -251,7 +251,7 @@ impl ClientConn {
         }
     }
 
-    /// The same without a look at it: to the client, if that is possible and worth it now. `limit`: so much may be held.
+    /// The next piece without a look at it: to the client, if that is possible and worth it now. `limit`: so much may be held.
     pub fn pipe_body(
         &mut self,
         to: &mut ServerConn,

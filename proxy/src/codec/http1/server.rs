@@ -160,7 +160,7 @@ impl ServerConn {
         }
     }
 
-    /// The same without a look at it: to the upstream, if that is possible and worth it now. `limit`: so much may be held.
+    /// The next piece without a look at it: to the upstream, if that is possible and worth it now. `limit`: so much may be held.
     pub fn pipe_body(
         &mut self,
         to: &mut ClientConn,
@@ -281,7 +281,7 @@ impl ServerConn {
     }
 
     /// The same, but what is no hurry may be [put off](crate::net::flusher) for the moment. An answer after which the
-    /// connection ends is: what ends it looks at what is unsent.
+    /// connection ends is not: what ends it looks at what is unsent.
     pub fn poll_flush_soon(&mut self, cx: &mut Context<'_>, buffers: &Buffers) -> Poll<io::Result<()>> {
         if self.response_complete() && !self.reusable_after_response() {
             return self.poll_flush(cx, buffers);

@@ -1,7 +1,8 @@
 //! The socket of a connection and what was not written to it yet: the half of [`Wire`](super::wire::Wire) that the
 //! worker's flusher may hold too.
 //!
-//! Writes go to the socket at once where they are large, and otherwise wait in `output` behind the head.
+//! Writes go to the socket at once where they are large, and otherwise wait in `output` behind the head. A body that comes
+//! by a pipe follows what waits there, and nothing is written behind it before it is gone.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::io::{self, IoSlice};
@@ -187,6 +188,7 @@ impl State {
         if len == 0 {
             return Ok(());
         }
+        debug_assert!(self.piped.is_none(), "what follows a pipe's bytes would overtake them");
         let waiting = self.waiting().len();
         if len <= COPY_LIMIT && waiting + len <= OUTPUT_LIMIT {
             let output = self.output(buffers);
